@@ -1,0 +1,60 @@
+"""Numbers as people read them: binary units, always with the unit."""
+
+from __future__ import annotations
+
+__all__ = ["format_bytes", "format_count", "format_duration"]
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def format_bytes(count: float, *, signed: bool = False) -> str:
+    """Write a byte count with a binary unit and three significant digits.
+
+    Parameters
+    ----------
+    count
+        Bytes. May be negative (a difference).
+    signed
+        Write a leading ``+`` for positive counts.
+
+    Returns
+    -------
+    str
+        For example ``"512 B"``, ``"1.50 KiB"``, ``"21.7 MiB"``, ``"6.21 GiB"``.
+    """
+    sign = "-" if count < 0 else "+" if signed and count > 0 else ""
+    value = abs(count)
+    unit = 0
+    # 999.5 and up would print as four digits, so it moves to the next unit.
+    while value >= 999.5 and unit < len(_UNITS) - 1:
+        value /= 1024
+        unit += 1
+    if unit == 0:
+        return f"{sign}{value:.0f} B"
+    digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{sign}{value:.{digits}f} {_UNITS[unit]}"
+
+
+def format_count(count: int) -> str:
+    """Write an integer with thousands separators."""
+    return f"{count:,}"
+
+
+def format_duration(seconds: float) -> str:
+    """Write a duration with two or three significant digits and a unit.
+
+    Parameters
+    ----------
+    seconds
+        Non-negative duration in seconds.
+    """
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    if seconds < 1:
+        milliseconds = seconds * 1e3
+        return f"{milliseconds:.1f} ms" if milliseconds < 10 else f"{milliseconds:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"

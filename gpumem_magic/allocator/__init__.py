@@ -1,0 +1,1 @@
+"""The caching allocator as a model: pure, no torch."""

@@ -1,0 +1,1 @@
+"""What a recording means: pure, numpy in, dataclasses out."""

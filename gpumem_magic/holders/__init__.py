@@ -1,0 +1,1 @@
+"""Who keeps a tensor alive, and how to let go."""

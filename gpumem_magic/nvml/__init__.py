@@ -1,0 +1,1 @@
+"""NVML as typed readings; every missing value carries its reason."""

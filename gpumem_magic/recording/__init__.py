@@ -1,0 +1,1 @@
+"""How a cell is watched. Only this package (and holders/) touches torch."""

@@ -1,0 +1,190 @@
+"""What a finished recording of one cell (or statement, or ``with`` block) holds: plain, immutable, no tensor in it.
+
+The recorder produces a :class:`Recording`; ``analysis`` turns it into meaning. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gpumem_magic.trace.model import Trace
+
+__all__ = [
+    "Cell",
+    "DeviceReading",
+    "Marks",
+    "Note",
+    "Outcome",
+    "Recording",
+    "Sample",
+    "SourceKind",
+]
+
+
+class SourceKind(enum.Enum):
+    """Where the events came from."""
+
+    CUDA = "cuda"  # torch's allocator history (CUDA, and ROCm through the same API)
+    CPU = "cpu"  # torch's profiler, allocation events of CPU tensors
+    COUNTERS = "counters"  # no events: counters before and after, samples in between
+    NONE = "none"  # torch was never used (or is absent)
+
+
+class Outcome(enum.Enum):
+    """How the cell ended."""
+
+    OK = "ok"
+    ERROR = "error"
+    OUT_OF_MEMORY = "out of memory"
+    INTERRUPTED = "interrupted"
+
+
+class Note(NamedTuple):
+    """Something the reader must know. `level` is ``"info"`` or ``"warning"``; `text` is one line."""
+
+    level: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The code that ran.
+
+    Attributes
+    ----------
+    execution_count
+        The notebook's ``In [n]``, None outside IPython.
+    label
+        What the user called it with ``--label``, or None.
+    source
+        The text as the user typed it, the magic's line included, so that line numbers agree with tracebacks.
+    filenames
+        Code object file names that belong to this cell (``co_filename``).
+    others
+        Earlier cells of the same notebook whose functions ran here: file name → (execution count, source).
+    runs
+        How often the body ran (more than 1 under ``%%timeit``).
+    """
+
+    execution_count: int | None
+    label: str | None
+    source: str
+    filenames: tuple[str, ...] = ()
+    others: Mapping[str, tuple[int | None, str]] = field(default_factory=dict)
+    runs: int = 1
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Which notebook line was running since when, as columns of shape ``(n,)`` in time order.
+
+    Attributes
+    ----------
+    time_us
+        Unix microseconds, int64.
+    thread
+        Python thread identifier, int64.
+    place
+        Index into `places`; -1 means that no notebook code was running on that thread, int32.
+    places
+        Distinct line stacks, innermost first: tuples of (file name, line, function name).
+    has_functions
+        False when lines inside functions are unknown (Python before 3.12).
+    dropped
+        Marks that did not fit; 0 when complete.
+    """
+
+    time_us: NDArray[np.int64]
+    thread: NDArray[np.int64]
+    place: NDArray[np.int32]
+    places: tuple[tuple[tuple[str, int, str], ...], ...]
+    has_functions: bool = True
+    dropped: int = 0
+
+
+@dataclass(frozen=True)
+class DeviceReading:
+    """Counters of one device at one moment, in bytes. None means unknown, and `missing` says why.
+
+    `allocated` and `reserved` are torch's; `process_used` is what this process holds on the device and
+    `device_used`, `device_total` what the driver says of the whole device (NVML). `limit` is the most this process
+    may reserve (memory fraction), or the device's total.
+    """
+
+    device: str
+    time_us: int
+    allocated: int | None = None
+    reserved: int | None = None
+    max_allocated: int | None = None
+    process_used: int | None = None
+    device_used: int | None = None
+    device_total: int | None = None
+    limit: int | None = None
+    name: str | None = None
+    uuid: str | None = None
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+class Sample(NamedTuple):
+    """One reading of the live sampler; None means unknown. `device_used` is the whole device's."""
+
+    time_us: int
+    device: str
+    allocated: int | None
+    reserved: int | None
+    device_used: int | None
+    process_used: int | None
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A finished recording.
+
+    Attributes
+    ----------
+    cell
+        The code that ran.
+    source
+        Where events came from.
+    outcome
+        How it ended; `error` is ``"Type: message"`` of the cell's own exception.
+    started_us, ended_us
+        Unix microseconds around the user's code alone.
+    before, after
+        One reading per device.
+    trace
+        Events between start and end (already cut to this cell), or None.
+    marks
+        Line marks, or None when ``--stacks none``.
+    samples
+        Live sampler's readings in time order.
+    truncated
+        True when the event ring overflowed: the trace then lacks its beginning.
+    own_seconds
+        What recording itself cost before and after the cell, by name.
+    notes
+        What the reader must know.
+    """
+
+    cell: Cell
+    source: SourceKind
+    outcome: Outcome
+    started_us: int
+    ended_us: int
+    before: tuple[DeviceReading, ...] = ()
+    after: tuple[DeviceReading, ...] = ()
+    trace: Trace | None = None
+    marks: Marks | None = None
+    samples: tuple[Sample, ...] = ()
+    truncated: bool = False
+    error: str | None = None
+    own_seconds: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()

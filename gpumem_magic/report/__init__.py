@@ -1,0 +1,1 @@
+"""One view document, rendered as HTML, PNG and text."""

@@ -1,0 +1,1 @@
+"""The Jupyter Server extension: one poller, handlers, pid to notebook."""

@@ -1,0 +1,1 @@
+"""What was recorded, as plain columns: no torch, no IPython, no clock."""

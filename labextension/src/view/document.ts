@@ -1,0 +1,176 @@
+/**
+ * The view document: what Python ships and every view draws (widget, HTML report). Version 1.
+ *
+ * Container, before gzip: `u32` little-endian header length; header as UTF-8 JSON; zero bytes up to a multiple of 8;
+ * the array section. `header.arrays[name]` gives dtype, byte offset from the start of the array section (a multiple of
+ * 8) and element count; all numbers little-endian. `gpumem_magic/report/document.py` writes it.
+ *
+ * Units: bytes, and Unix microseconds (`…Us`). Array times are microseconds relative to the device's `startUs`.
+ * `null` means unknown; the reason stands in `missing` under the same name.
+ */
+
+export const FORMAT = 'gpumem-view';
+export const VERSION = 1;
+
+export type DType = 'u1' | 'u2' | 'u4' | 'i4' | 'f8';
+
+export interface ArrayRef {
+  dtype: DType;
+  offset: number;
+  length: number;
+}
+
+export interface Header {
+  format: typeof FORMAT;
+  version: number;
+  /** Version of the package that wrote the document. */
+  package: string;
+  /** "In [7]", the label, or a file name. */
+  title: string;
+  /** The one sentence that a tired person can act on. */
+  sentence: string;
+  createdUs: number;
+  origin: 'cell' | 'statement' | 'block' | 'file';
+  outcome: 'ok' | 'error' | 'out of memory' | 'interrupted' | null;
+  /** "Type: message" of the cell's own exception. */
+  error: string | null;
+  cell: { executionCount: number | null; label: string | null; runs: number } | null;
+  notes: { level: 'info' | 'warning'; text: string }[];
+  /** What a reader of the file learns beyond numbers, e.g. "Contains 4 lines of source and 12 file paths." */
+  discloses: string;
+  strings: string[];
+  /** [index of file in strings, line (0: unknown), index of function name in strings] */
+  frames: [number, number, number][];
+  /** Indices into `frames`, innermost first; `stacks[0]` is empty: no stack recorded. */
+  stacks: number[][];
+  devices: Device[];
+  arrays: Record<string, ArrayRef>;
+}
+
+export interface Device {
+  /** torch's notation, "cuda:0", "cpu". Array names of device i begin with `d<i>.`. */
+  key: string;
+  name: string | null;
+  kind: 'cuda' | 'xpu' | 'cpu' | 'host';
+  total: number | null;
+  /** The most that this process may reserve: memory fraction, or the device's total. */
+  limit: number | null;
+  events: number;
+  startUs: number;
+  endUs: number;
+  headline: Headline;
+  missing: Record<string, string>;
+  groups: Group[];
+  /** Who was alive at the allocated peak and at the end; each adds up exactly to the headline's number. */
+  peak: Row[];
+  end: Row[];
+  markers: Marker[];
+  regions: { name: string; startUs: number | null; endUs: number | null }[];
+  /** Further curves over the same axis: `d<i>.lane<k>.t` (f8) and `.v` (f8). */
+  lanes: Lane[];
+  timeline: Timeline;
+}
+
+export interface Headline {
+  allocatedBefore: number | null;
+  allocatedPeak: number | null;
+  peakUs: number | null;
+  allocatedAfter: number | null;
+  /** Allocated in the cell and alive at its end. */
+  stayed: number | null;
+  /** There before the cell and freed in it. */
+  freed: number | null;
+  reservedBefore: number | null;
+  reservedPeak: number | null;
+  reservedAfter: number | null;
+  /** Whole device, by the driver, at the end. */
+  deviceUsed: number | null;
+  /** This process on the device, by the driver, at the end. */
+  processUsed: number | null;
+  /** limit − reservedPeak. */
+  headroom: number | null;
+}
+
+export type GroupKind = 'line' | 'frame' | 'before' | 'unknown' | 'rounding';
+
+/** Whose memory: a band of the picture and a row of the tables. */
+export interface Group {
+  kind: GroupKind;
+  /** "line 4", "train.py:67 forward", "before the cell", "rounding and unsplit remainders". */
+  label: string;
+  /** The source line itself, or null. */
+  source: string | null;
+  /** "In [7]" or null. */
+  cell: string | null;
+  file: string | null;
+  line: number | null;
+  function: string | null;
+  /** Why it is unknown, for kind 'unknown'. */
+  reason: string | null;
+  /** Palette slot; stable for a line across reports of the same cell. */
+  color: number;
+}
+
+export interface Row {
+  group: number;
+  bytes: number;
+  blocks: number;
+}
+
+export interface Marker {
+  timeUs: number;
+  kind: 'oom' | 'retry' | 'segment_free' | 'overflow' | 'exception';
+  text: string;
+}
+
+export interface Lane {
+  name: 'reserved' | 'device used' | 'process used' | 'host used';
+  /** 'step' holds its value until the next point; 'sample' was measured at points in time. */
+  shape: 'step' | 'sample';
+}
+
+/**
+ * Allocations as lifetimes over a list of changes (an allocation's beginning or end), in time order.
+ *
+ * Arrays of device i:
+ * - `d<i>.t` u4[changes]: µs since the previous change (the first: since startUs; a gap over 2^32−1 is split by
+ *   changes that belong to no lifetime).
+ * - `d<i>.start` u4[lifetimes − preexisting]: change at which it begins, as difference to the previous one's.
+ * - `d<i>.span` u4[lifetimes]: number of changes from its beginning (from change −1 for pre-existing ones) to its
+ *   end; 0: alive at the end.
+ * - `d<i>.bytes` u4[lifetimes] and `d<i>.requested` u4[lifetimes]: index into `d<i>.sizes` f8[…].
+ * - `d<i>.group` u2[lifetimes]: index into `groups`.
+ * - `d<i>.stack` u4[lifetimes]: index into `header.stacks`.
+ * - `d<i>.stream` u1[lifetimes]: index into `streams`.
+ *
+ * The first `preexisting` lifetimes were alive before the first change. A lifetime may stand for `many` blocks that
+ * live and die together (memory from before the cell, folded by owner).
+ *
+ * When not everything fits the size limit, the largest lifetimes (bytes × duration) are kept singly and the others
+ * are summed into `rest`: `d<i>.rest.t` f8[bins + 1] edges, `d<i>.rest.group` u2[k], `d<i>.rest.value` f8[k × bins]
+ * (value at the end of each bin, group-major). `d<i>.total.min` / `.max` f8[bins] are the exact envelope of *all*
+ * allocated bytes in each bin, so that totals stay exact at every level of detail. A bin edge lies on the peak.
+ */
+export interface Timeline {
+  changes: number;
+  lifetimes: number;
+  preexisting: number;
+  streams: number[];
+  rest: { bins: number; lifetimes: number; bytes: number } | null;
+}
+
+/** Front end → kernel over the widget's comm: ask for every lifetime of a range. */
+export interface DetailRequest {
+  kind: 'detail';
+  id: number;
+  device: number;
+  startUs: number;
+  endUs: number;
+}
+
+/** Kernel → front end; the one buffer is a container whose only device covers the range asked for. */
+export interface DetailReply {
+  kind: 'detail';
+  id: number;
+  error: string | null;
+}
