@@ -1,0 +1,72 @@
+"""The command line: the same engine without a notebook. One module per family of commands.
+
+Exit codes: 0 done, 1 bad input (one line on stderr), 2 bad usage (argparse's own, and `BadUsageError`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from gpumem_magic._errors import BadUsageError, GpumemError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+# Modules with `add_parsers(subparsers)`; every parser sets `run`, a function of the parsed arguments that returns an
+# exit code.
+_FAMILIES = ("demo", "snapshot", "allocator", "monitor")
+
+
+def _build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gpumem-magic",
+        description="Where did the GPU memory go, and what to do about it. FILE is a torch memory snapshot pickle, "
+        "plain, .gz or .xz.",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for family in _FAMILIES:
+        importlib.import_module(f"{__name__}.{family}").add_parsers(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    argv
+        Arguments without the program's name; ``sys.argv[1:]`` by default.
+
+    Returns
+    -------
+    int
+        The exit code.
+    """
+    # A cp1252 terminal must get a readable line, not a UnicodeEncodeError.
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")
+    arguments = _build_parser().parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+        sys.stdout.flush()
+    except BadUsageError as error:
+        print(f"gpumem-magic: {error}", file=sys.stderr)
+        return 2
+    except GpumemError as error:
+        print(f"gpumem-magic: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # The reader (head, less) went away: nothing to say, and nothing may be flushed at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return code
