@@ -53,6 +53,8 @@ export interface DeviceState {
   unattributed: number | null;
   mig: MigState[];
   missing: Record<string, string>;
+  /** Trouble in words: "2 uncorrected ECC errors since boot", "Xid 79 at 14:03". */
+  health?: string[];
 }
 
 export interface MigState {
@@ -74,6 +76,10 @@ export interface ProcessState {
   owner: 'kernel' | 'terminal' | 'server' | 'orphan' | 'other' | 'foreign';
   kernelId: string | null;
   missing: Record<string, string>;
+  /** Command line, as far as this user may see it. */
+  command?: string | null;
+  /** When the process started. */
+  startedUs?: number | null;
 }
 
 export interface KernelState {
@@ -86,7 +92,16 @@ export interface KernelState {
   hostMemory: number | null;
   notebooks: { path: string; name: string; type: string }[];
   missing: Record<string, string>;
+  /** Version of gpumem_magic in the kernel's own environment; null: not installed there; absent: not looked up. */
+  package?: string | null;
+  /** The kernel's interpreter, so that the panel can name where to install. */
+  python?: string | null;
 }
+
+/** What the client sends on the feed. The server keeps the shortest interval and the longest history asked for. */
+export type ClientMessage =
+  | { type: 'visible'; visible: boolean }
+  | { type: 'configure'; intervalMs: number; historySeconds: number; recordInBackground: boolean };
 
 export type FeedMessage =
   | { type: 'state'; state: State }
