@@ -1,0 +1,302 @@
+"""Check a settings string against one release of torch: problems, their place, and the corrected string.
+
+The reader is more lenient than torch's, so that it can say what was meant. What torch itself does with a mistake was
+tried on 2.11 and 2.14 (CUDA builds) and read for the others: a key without a value aborts the process inside
+``import torch`` from 2.9 on, because the string is already split into pairs while the library loads; everything else
+surfaces at the first CUDA use.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpumem_magic.allocator.conf.options import ALIASES, NEVER_EXISTED, OPTIONS, REMOVED
+from gpumem_magic.allocator.conf.values import check_value
+
+if TYPE_CHECKING:
+    from gpumem_magic.allocator.conf.environment import TorchVersion
+    from gpumem_magic.allocator.conf.options import Option
+
+__all__ = ["Checked", "Problem", "check"]
+
+Value = bool | int | float | str | dict[str, int]
+
+_NAMES = "|".join(sorted([*OPTIONS, *ALIASES], key=len, reverse=True))
+_SEPARATOR = re.compile(rf"\s*[,;]\s*|[\s:]+(?=(?:{_NAMES})\s*[:=])")
+_LONE_VALUE = re.compile(r"\d[\w.]*|true|false|native|cudaMallocAsync", re.IGNORECASE)
+
+ABORTS = "the process aborts inside `import torch`: a notebook kernel dies without a Python error"
+RAISES = "an error at the first CUDA use"
+NOTHING = "nothing: torch accepts it"
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong.
+
+    `at` is the character (from 0) in the string as given, `text` what stands there, `message` what is wrong,
+    `then` what torch does with it, `fix` the whole corrected string.
+    """
+
+    at: int
+    text: str
+    message: str
+    then: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The outcome for one string.
+
+    Attributes
+    ----------
+    text
+        The string as given.
+    version
+        The release that it was checked for.
+    settings
+        The options that would be in force after `corrected`, as typed values; sizes in the unit of their name (MiB).
+    problems
+        In the order of their place.
+    notes
+        What is allowed, but good to know.
+    corrected
+        The string to write instead; equal to `text` up to spaces when there is no problem.
+    """
+
+    text: str
+    version: TorchVersion
+    settings: dict[str, Value]
+    problems: tuple[Problem, ...]
+    notes: tuple[str, ...]
+    corrected: str
+
+    @property
+    def ok(self) -> bool:
+        """True when torch takes the string as it is and every option does what it says."""
+        return not self.problems
+
+
+class _Item(NamedTuple):
+    """One ``key:value`` as written; `separator` is what stood between them, empty when nothing did."""
+
+    at: int
+    key: str
+    separator: str
+    value_at: int
+    value: str
+
+
+class _Draft(NamedTuple):
+    """A problem before the corrected string is known."""
+
+    at: int
+    text: str
+    message: str
+    then: str
+
+
+@dataclass
+class _Reading:
+    """What the items said so far."""
+
+    version: TorchVersion
+    settings: dict[str, Value]
+    written: dict[str, str]
+    places: dict[str, _Item]
+    drafts: list[_Draft]
+    notes: list[str]
+
+    def problem(self, at: int, text: str, message: str, then: str = RAISES) -> None:
+        self.drafts.append(_Draft(at, text, message, then))
+
+
+def check(text: str, version: TorchVersion) -> Checked:
+    """Check settings string `text` for torch `version`; never raises for anything in the string.
+
+    Parameters
+    ----------
+    text
+        The value of ``PYTORCH_CUDA_ALLOC_CONF`` or one of its sisters.
+    version
+        The release that will read it.
+    """
+    reading = _Reading(version, {}, {}, {}, [], [])
+    body, offset = _unwrap(text, reading)
+    for item in _items(body, offset, reading):
+        _read_item(item, reading)
+    _check_pairs(reading)
+    corrected = ",".join(f"{name}:{value}" for name, value in reading.written.items())
+    drafts = sorted(reading.drafts)
+    problems = tuple(Problem(*draft, fix=corrected) for draft in drafts)
+    return Checked(text, version, reading.settings, problems, tuple(reading.notes), corrected)
+
+
+def _unwrap(text: str, reading: _Reading) -> tuple[str, int]:
+    """Strip what was copied along: ``export NAME=``, quotes. Returns the rest and its offset."""
+    offset = 0
+    match = re.match(r"\s*(?:export\s+|%env\s+|set\s+)?(PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF)\s*=\s*", text)
+    if match:
+        reading.problem(0, match[0].strip(), "the variable's own name is part of its value", _pairless(reading))
+        offset = match.end()
+    rest = text[offset:]
+    stripped = rest.strip()
+    quote = stripped[:1]
+    if quote and quote in "\"'“”‘’`":
+        at = offset + rest.index(quote)
+        reading.problem(at, quote, "the quotes are part of the value: leave them to the shell")
+        closing = "\"'“”‘’`"
+        inner = stripped[1:-1] if stripped[-1] in closing and len(stripped) > 1 else stripped[1:]
+        return inner, at + 1
+    return rest, offset
+
+
+def _items(body: str, offset: int, reading: _Reading) -> list[_Item]:
+    """Split at commas outside brackets, and at what people write in their place; only the commas are right."""
+    items: list[_Item] = []
+    start = len(body) - len(body.lstrip())
+    for separator in [*_SEPARATOR.finditer(body, start), None]:
+        end = len(body) if separator is None else separator.start()
+        piece = body[start:end]
+        if separator is not None and body.count("[", 0, end) > body.count("]", 0, end):
+            continue
+        if piece.strip():
+            items.append(_split_item(piece, offset + start))
+        elif separator is not None:
+            reading.problem(offset + end, separator[0], "an empty entry before this")
+        if separator is not None:
+            start = separator.end()
+            if separator[0].strip() != ",":
+                shown = separator[0].strip() or separator[0]
+                reading.problem(offset + end, separator[0], f"between two options stands ',', not {shown!r}")
+    return _join_lone_values(items)
+
+
+def _join_lone_values(items: list[_Item]) -> list[_Item]:
+    """``max_split_size_mb,128``: a name alone, then a value alone, were meant as one."""
+    joined: list[_Item] = []
+    for item in items:
+        before = joined[-1] if joined else None
+        lone = not item.value and _LONE_VALUE.fullmatch(item.key) is not None
+        if before is not None and lone and not before.value and not before.separator and before.key in OPTIONS:
+            joined[-1] = _Item(before.at, before.key, ",", item.at, item.key)
+        else:
+            joined.append(item)
+    return joined
+
+
+def _split_item(piece: str, at: int) -> _Item:
+    match = re.match(r"(\s*)([^\s:=\[\]]*)(\s*[:=]+\s*|\s+|)(.*?)\s*\Z", piece, re.DOTALL)
+    if match is None:  # every group can be empty: cannot happen, kept so that no string can make us fail
+        return _Item(at, piece.strip(), "", at, "")
+    return _Item(at + match.end(1), match[2], match[3].strip() or match[3][:1], at + match.end(3), match[4])
+
+
+def _pairless(reading: _Reading) -> str:
+    return ABORTS if reading.version.release >= (2, 9) else RAISES
+
+
+def _read_item(item: _Item, reading: _Reading) -> None:
+    option = _find_option(item, reading)
+    if item.separator != ":" and item.value:
+        shown = item.separator.strip() or " "
+        # From 2.9 on the pair is not split at anything but a colon, so the key stands alone.
+        reading.problem(
+            item.at + len(item.key),
+            shown,
+            f"between a name and its value stands ':', not '{shown}'",
+            _pairless(reading),
+        )
+    if option is None:
+        return
+    if not item.value:
+        reading.problem(
+            item.at, item.key, f"{option.name} has no value: it takes {option.kind.value}", _pairless(reading)
+        )
+        return
+    outcome = check_value(option, item.value, reading.version.release, reading.settings)
+    if outcome.message is not None:
+        reading.problem(item.value_at, item.value, outcome.message, outcome.then or RAISES)
+    if outcome.note is not None:
+        reading.notes.append(outcome.note)
+    if outcome.value is None:
+        return
+    if option.name in reading.settings:
+        reading.notes.append(f"{option.name} is given twice: the last one counts")
+    reading.settings[option.name] = outcome.value
+    reading.written[option.name] = outcome.written
+    reading.places[option.name] = item
+
+
+def _find_option(item: _Item, reading: _Reading) -> Option | None:
+    """Return the option meant, noting a problem when its name is not exact or not known to this release."""
+    name = ALIASES.get(item.key, item.key)
+    option = OPTIONS.get(name)
+    then = RAISES if item.value else _pairless(reading)
+    if option is None:
+        option = _guess_option(item, reading, then)
+        if option is None:
+            return None
+    if option.since > reading.version.release:
+        since = ".".join(map(str, option.since))
+        reading.problem(
+            item.at, item.key, f"{option.name} needs torch {since} or newer, this is {reading.version}", then
+        )
+        return None
+    return option
+
+
+def _guess_option(item: _Item, reading: _Reading, then: str) -> Option | None:
+    plain = item.key.lower().replace("-", "_")
+    if plain in REMOVED:
+        reading.problem(item.at, item.key, f"{plain} no longer exists: {REMOVED[plain]}", then)
+        return None
+    if plain in NEVER_EXISTED:
+        instead = NEVER_EXISTED[plain]
+        hint = f"; what exists is {instead}" if instead else ""
+        reading.problem(item.at, item.key, f"there is no option '{item.key}' in any version of torch{hint}", then)
+        return None
+    if not item.key:
+        reading.problem(item.at, item.value or item.separator, "a value without a name", then)
+        return None
+    near = [plain] if plain in OPTIONS else difflib.get_close_matches(plain, OPTIONS, n=1, cutoff=0.75)
+    if not near and f"{plain}_mb" in OPTIONS:
+        near = [f"{plain}_mb"]
+    if not near:
+        reading.problem(item.at, item.key, f"there is no option '{item.key}' in any version of torch", then)
+        return None
+    reading.problem(item.at, item.key, f"there is no option '{item.key}': the nearest real one is {near[0]}", then)
+    return OPTIONS[near[0]]
+
+
+def _check_pairs(reading: _Reading) -> None:
+    """Options that must not meet, or that do nothing without another."""
+    settings = reading.settings
+    if settings.get("expandable_segments") is True and "max_split_size_mb" in settings:
+        item = reading.places["max_split_size_mb"]
+        reading.problem(
+            item.at,
+            f"{item.key}{item.separator}{item.value}",
+            "max_split_size_mb must not meet expandable_segments: reserved memory can grow without bound",
+            NOTHING,
+        )
+        del settings["max_split_size_mb"], reading.written["max_split_size_mb"]
+    if settings.get("backend") == "cudaMallocAsync":
+        for name in [name for name in settings if OPTIONS[name].native]:
+            item = reading.places[name]
+            reading.problem(
+                item.at,
+                item.key,
+                f"{name} has no effect: backend:cudaMallocAsync ignores it",
+                "a warning, then nothing",
+            )
+            del settings[name], reading.written[name]
+    fraction = settings.get("per_process_memory_fraction")
+    if "garbage_collection_threshold" in settings and (not isinstance(fraction, float) or fraction >= 1.0):
+        reading.notes.append(
+            "garbage_collection_threshold acts only under a memory limit: "
+            "call torch.cuda.set_per_process_memory_fraction(...) as well"
+        )

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpumem_magic._errors import BadUsageError
+from gpumem_magic.allocator.conf import OPTIONS, TorchVersion, check, from_environment
+from gpumem_magic.allocator.conf.check import ABORTS, NOTHING, RAISES
+
+T211 = TorchVersion(2, 11)
+T28 = TorchVersion(2, 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "piece", "then", "corrected"),
+    [
+        ("max_split_size_mb=128", 17, "=", ABORTS, "max_split_size_mb:128"),
+        ("caching_allocator", 0, "caching_allocator", ABORTS, ""),
+        ("heuristic", 0, "heuristic", ABORTS, ""),
+        ("nmalloc:3", 0, "nmalloc", RAISES, ""),
+        ("expandable_segments:true", 20, "true", RAISES, "expandable_segments:True"),
+        ("garbage_collection_threshold:1.5", 29, "1.5", RAISES, ""),
+        ("garbage_collection_threshold:80%", 29, "80%", RAISES, "garbage_collection_threshold:0.8"),
+        ("max_split_size_mb:10", 18, "10", RAISES, "max_split_size_mb:20"),
+        ("expandeable_segments:True", 0, "expandeable_segments", RAISES, "expandable_segments:True"),
+        ("'expandable_segments:True'", 0, "'", RAISES, "expandable_segments:True"),
+        ("expandable_segments:True,,max_non_split_rounding_mb:64", 25, ",", RAISES, None),
+        ("roundup_power2_divisions:3", 25, "3", RAISES, "roundup_power2_divisions:2"),
+        ("roundup_power2_divisions:[256:1,512:2", 25, "[256:1,512:2", RAISES, "roundup_power2_divisions:[256:1,512:2]"),
+        (
+            "max_split_size_mb:128,expandable_segments:True",
+            0,
+            "max_split_size_mb:128",
+            NOTHING,
+            "expandable_segments:True",
+        ),
+    ],
+)
+def test_problem_has_place_consequence_and_fix(text, at, piece, then, corrected):
+    checked = check(text, T211)
+    assert not checked.ok
+    problem = checked.problems[0]
+    assert (problem.at, problem.text, problem.then) == (at, piece, then)
+    assert text[at : at + len(piece)] == piece
+    if corrected is not None:
+        assert problem.fix == checked.corrected == corrected
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("", {}),
+        ("expandable_segments:True", {"expandable_segments": True}),
+        (" expandable_segments : True , ", {"expandable_segments": True}),
+        ("max_split_size_mb: 64, garbage_collection_threshold:0.8", None),
+        ("backend:cudaMallocAsync", {"backend": "cudaMallocAsync"}),
+        ("release_lock_on_hipmalloc:True", {"release_lock_on_cudamalloc": True}),
+        ("per_process_memory_fraction:0.5,garbage_collection_threshold:0.8", None),
+    ],
+)
+def test_good_strings_have_no_problem(text, settings):
+    checked = check(text, T211)
+    assert checked.problems == ()
+    if settings is not None:
+        assert checked.settings == settings
+
+
+def test_brackets_fill_as_torch_fills_them():
+    table = check("roundup_power2_divisions:[256:1,512:2,1024:4,>:8]", T211).settings["roundup_power2_divisions"]
+    assert isinstance(table, dict)
+    # Intervals below the first boundary take its value; '>' starts at the last boundary itself.
+    assert [table[str(1 << power)] for power in range(16)] == [1] * 9 + [2] + [8] * 6
+
+
+def test_range_depends_on_the_release():
+    assert check("max_split_size_mb:20", T211).ok
+    assert not check("max_split_size_mb:20", T28).ok
+    assert not check("large_segment_size_mb:64,max_split_size_mb:32", T211).ok
+    assert check("large_segment_size_mb:64,max_split_size_mb:64", T211).ok
+
+
+def test_option_newer_than_torch_names_the_release():
+    (problem,) = check("throw_on_cudamalloc_oom:True", T211).problems
+    assert "needs torch 2.12" in problem.message
+    assert check("throw_on_cudamalloc_oom:True", TorchVersion(2, 12)).ok
+
+
+def test_a_lone_key_raises_late_before_2_9_and_aborts_from_then_on():
+    assert check("pooled", T28).problems[0].then == RAISES
+    assert check("pooled", TorchVersion(2, 9)).problems[0].then == ABORTS
+
+
+def test_separators_people_write_are_named_once():
+    for text in (
+        "expandable_segments:True;garbage_collection_threshold:0.8",
+        "expandable_segments:True garbage_collection_threshold:0.8",
+        "expandable_segments:True\ngarbage_collection_threshold:0.8",
+        "expandable_segments:True:garbage_collection_threshold:0.8",
+    ):
+        checked = check(text, T211)
+        assert [problem.at for problem in checked.problems] == [24]
+        assert checked.corrected == "expandable_segments:True,garbage_collection_threshold:0.8"
+
+
+def test_garbage_collection_without_a_limit_is_noted():
+    assert any("memory limit" in note for note in check("garbage_collection_threshold:0.8", T211).notes)
+    limited = check("per_process_memory_fraction:0.5,garbage_collection_threshold:0.8", T211)
+    assert limited.notes == ()
+
+
+_PIECES = st.sampled_from([*"abTF:=,;[]> 0128.\n'\"", "True", "[256:1,>:4]", "0.8", *OPTIONS])
+
+
+@given(st.lists(_PIECES, max_size=14).map("".join))
+def test_any_string_is_answered_and_its_correction_is_accepted(text):
+    checked = check(text, T211)
+    for problem in checked.problems:
+        assert 0 <= problem.at <= len(text)
+    again = check(checked.corrected, T211)
+    assert again.ok, (text, checked.corrected, again.problems)
+    assert again.settings == checked.settings
+
+
+@pytest.mark.parametrize(
+    ("version", "environ", "variable", "notes"),
+    [
+        ("2.11", {}, None, 0),
+        ("2.11", {"PYTORCH_CUDA_ALLOC_CONF": "a"}, "PYTORCH_CUDA_ALLOC_CONF", 0),
+        ("2.11", {"PYTORCH_CUDA_ALLOC_CONF": "a", "PYTORCH_ALLOC_CONF": "b"}, "PYTORCH_ALLOC_CONF", 1),
+        ("2.14", {"PYTORCH_CUDA_ALLOC_CONF": "a", "PYTORCH_ALLOC_CONF": "b"}, "PYTORCH_CUDA_ALLOC_CONF", 1),
+        ("2.8", {"PYTORCH_ALLOC_CONF": "b"}, None, 1),
+        ("2.9.1", {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, "PYTORCH_ALLOC_CONF", 1),
+        ("2.8.0+rocm6.3", {"PYTORCH_HIP_ALLOC_CONF": "a"}, "PYTORCH_HIP_ALLOC_CONF", 0),
+    ],
+)
+def test_the_variable_that_counts(version, environ, variable, notes):
+    environment = from_environment(environ, TorchVersion.parse(version))
+    assert environment.variable == variable
+    assert len(environment.notes) == notes
+
+
+def test_a_bad_version_is_bad_usage():
+    with pytest.raises(BadUsageError, match=r"write for example 2\.11"):
+        TorchVersion.parse("newest")
