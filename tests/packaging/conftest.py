@@ -1,0 +1,72 @@
+"""One build of the checkout, in a copy of it, on a machine that has no Node.js."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Built:
+    """What `python -m build` made, and where."""
+
+    tree: Path
+    sdist: Path
+    wheel: Path
+    log: str
+
+    def widget(self) -> str:
+        return (self.tree / "gpumem_magic/static/widget.js").read_text(encoding="utf-8")
+
+    def build_wheel(self, folder: Path, kind: str = "wheel") -> Path:
+        """Build once more in the same tree, with the tests' own build requirements: the stale bundle's chance."""
+        folder.mkdir()
+        code = f"from hatchling.build import build_{kind}; build_{kind}({str(folder)!r})"
+        run([sys.executable, "-c", code], cwd=self.tree)
+        (wheel,) = folder.glob("*.whl")
+        return wheel
+
+
+def run(command: list[str], *, cwd: Path | None = None) -> str:
+    """Run a program as on a machine without Node.js; show its output where it fails."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "npm_"))}
+    # Neither the machine's Node.js nor the one that the tests' own runner put there.
+    folders = environment["PATH"].split(os.pathsep)
+    environment["PATH"] = os.pathsep.join(
+        folder
+        for folder in folders
+        if not (Path(folder) / "node").exists() or folder == str(Path(sys.executable).parent)
+    )
+    result = subprocess.run(
+        command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout
+    return result.stdout
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    tree = tmp_path_factory.mktemp("packaging") / "tree"
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tree / name)
+    log = run([sys.executable, "-m", "build", "--outdir", str(tree.parent / "dist"), str(tree)])
+    (sdist,) = (tree.parent / "dist").glob("*.tar.gz")
+    (wheel,) = (tree.parent / "dist").glob("*.whl")
+    return Built(tree, sdist, wheel, log)
