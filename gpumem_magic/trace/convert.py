@@ -1,0 +1,172 @@
+"""From torch's snapshot dict to columns.
+
+`from_snapshot` takes what ``torch.cuda.memory._snapshot()`` returns. Versions differ in which keys exist, so every
+key but ``action`` is optional, and what is missing is said in `Trace.warnings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpumem_magic._errors import SnapshotError
+from gpumem_magic.trace.collector import paused_collector
+from gpumem_magic.trace.columns import CHUNK, Columns
+from gpumem_magic.trace.interning import StackInterner
+from gpumem_magic.trace.model import Action, DeviceTrace, Events, Region, Trace
+from gpumem_magic.trace.segments import Budget, read_host_segments, read_segments
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["convert", "from_snapshot"]
+
+
+def from_snapshot(snapshot: object, *, kind: str | None = None, max_entries: int | None = None) -> Trace:
+    """Convert a snapshot dict of the running process.
+
+    Parameters
+    ----------
+    snapshot
+        What ``torch.cuda.memory._snapshot()`` (or XPU's) returned, or the list of ``memory_snapshot()``.
+    kind
+        ``"cuda"`` or ``"xpu"``; told from the settings' names when None.
+    max_entries
+        Size of the recorder's ring when known: a device that filled it gets a warning.
+
+    Returns
+    -------
+    Trace
+        Devices with events or segments.
+
+    Raises
+    ------
+    SnapshotError
+        When the object is not a snapshot.
+    """
+    with paused_collector():
+        return convert(snapshot, kind=kind, max_entries=max_entries)
+
+
+def convert(
+    snapshot: object, *, kind: str | None = None, max_entries: int | None = None, budget: int | None = None
+) -> Trace:
+    """Do the work of `from_snapshot`; `budget` bounds how many entries may be visited (None: no bound)."""
+    if isinstance(snapshot, list):
+        snapshot = {"segments": snapshot}
+    if not isinstance(snapshot, Mapping) or not ({"segments", "device_traces"} & snapshot.keys()):
+        raise SnapshotError(
+            "not a torch memory snapshot: neither segments nor device_traces are in it. "
+            "Write one with torch.cuda.memory._dump_snapshot"
+        )
+    converter = _Converter(Budget(budget), max_entries)
+    try:
+        return converter.run(snapshot, kind)
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+        # Bytes from outside: whatever shape they have, the answer is one line.
+        detail = f"{type(error).__name__}: {str(error)[:120]}"
+        raise SnapshotError(f"not a torch memory snapshot: its entries have an unknown shape ({detail})") from error
+
+
+class _Converter:
+    def __init__(self, budget: Budget, max_entries: int | None) -> None:
+        self.budget = budget
+        self.max_entries = max_entries
+        self.stacks = StackInterner()
+        self.warnings: list[str] = []
+
+    def run(self, snapshot: Mapping[str, Any], kind: str | None) -> Trace:
+        settings = snapshot.get("allocator_settings") or {}
+        settings = dict(settings) if isinstance(settings, Mapping) else {}
+        if kind is None:
+            kind = "xpu" if any("XPU" in str(key) for key in settings) else "cuda"
+        if "segments" not in snapshot:
+            self.warnings.append(
+                "the snapshot has no segments: what was there before the first event, and what is left, is unknown"
+            )
+        segments = read_segments(snapshot.get("segments") or (), self.stacks, self.budget, self.warnings)
+        traces = snapshot.get("device_traces") or ()
+        devices = []
+        for ordinal in sorted({*segments, *(index for index, entries in enumerate(traces) if entries)}):
+            if ordinal < 0:
+                raise SnapshotError("not a torch memory snapshot: a segment has a negative device")
+            entries = traces[ordinal] if ordinal < len(traces) else ()
+            events, pools = self.events(entries, f"{kind}:{ordinal}")
+            devices.append(
+                DeviceTrace(
+                    ordinal, kind, events, segments.get(ordinal, ()), pools, has_snapshot="segments" in snapshot
+                )
+            )
+        host = self.host(snapshot)
+        return Trace(
+            devices=(*devices, *host),
+            stacks=self.stacks.table(),
+            regions=self.regions(snapshot.get("external_annotations") or ()),
+            settings=settings,
+            warnings=tuple(self.warnings),
+        )
+
+    def host(self, snapshot: Mapping[str, Any]) -> tuple[DeviceTrace, ...]:
+        """Pinned host memory (torch 2.14+): read from headers only, no recording of it was at hand."""
+        entries = snapshot.get("host_traces") or ()
+        if entries and not isinstance(entries[0], Mapping):
+            entries = [entry for part in entries for entry in part]
+        blocks = snapshot.get("host_segments") or ()
+        if not entries and not blocks:
+            return ()
+        events, pools = self.events(entries, "host")
+        segments = read_host_segments(blocks, self.stacks, self.budget)
+        return (DeviceTrace(0, "host", events, segments, pools),)
+
+    def events(self, entries: Sequence[Mapping[str, Any]], key: str) -> tuple[Events, tuple[tuple[int, int], ...]]:
+        self.budget.spend(len(entries))
+        columns = Columns(len(entries), self.stacks)
+        for start in range(0, len(entries), CHUNK):
+            columns.read(entries[start : start + CHUNK], start)
+        events, unknown = columns.events(), columns.unknown
+        if unknown:
+            count = int(np.count_nonzero(events.action == Action.UNKNOWN))
+            self.warnings.append(
+                f"{key}: {count:,} events of unknown kinds ({', '.join(sorted(unknown)[:5])}) were ignored; "
+                "the figures leave out what they did"
+            )
+        if np.any((events.size < 0) & (events.action < Action.OOM)):
+            raise SnapshotError(f"not a torch memory snapshot: {key} has an event with a negative size")
+        self.check_times(events.time_us, key)
+        if self.max_entries is not None and len(entries) >= self.max_entries:
+            self.warnings.append(
+                f"{key}: the recording is full ({len(entries):,} events): earlier events were overwritten. "
+                "Record with a larger max_entries"
+            )
+        return events, tuple(columns.pools)
+
+    def check_times(self, times: NDArray[np.int64], key: str) -> None:
+        if len(times) and not times.any():
+            self.warnings.append(f"{key}: no times were recorded (torch before 2.3 has none): events are in order only")
+        elif len(times):
+            backwards = int(np.count_nonzero(np.diff(times) < 0))
+            if backwards:
+                self.warnings.append(
+                    f"{key}: time goes backwards at {backwards:,} events; they are shown in the order recorded"
+                )
+
+    def regions(self, annotations: Sequence[Mapping[str, Any]]) -> tuple[Region, ...]:
+        self.budget.spend(len(annotations))
+        regions: list[Region] = []
+        open_at: dict[tuple[int, str], list[int]] = {}
+        for annotation in annotations:
+            name = str(annotation.get("name", ""))
+            device = int(annotation.get("device", 0))
+            time_us = int(annotation.get("time_us", 0))
+            waiting = open_at.setdefault((device, name), [])
+            if annotation.get("stage") == "START":
+                waiting.append(len(regions))
+                regions.append(Region(name, device, time_us, None))
+            elif waiting:
+                index = waiting.pop()
+                regions[index] = regions[index]._replace(end_us=time_us)
+            else:
+                regions.append(Region(name, device, None, time_us))
+        return tuple(regions)
