@@ -225,7 +225,7 @@ def chromium() -> Iterator[Browser]:
 
     Not once a session: playwright's event loop would still run when asynchronous tests elsewhere start theirs.
     """
-    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - absent where browser tests are not run
+    from playwright.sync_api import sync_playwright
 
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
