@@ -1,0 +1,218 @@
+"""From a recording or a trace to its meaning."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpumem_magic.analysis.counters import analyse_counters
+from gpumem_magic.analysis.devices import DeviceContext, Placement, analyse_device
+from gpumem_magic.analysis.groups import PlaceNamer
+from gpumem_magic.analysis.model import Analysis, Marker
+from gpumem_magic.analysis.sentence import nothing_sentence, sentence
+from gpumem_magic.recording.model import Note, Outcome, SourceKind
+from gpumem_magic.trace.model import StackTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpumem_magic.analysis.model import DeviceAnalysis, Origin
+    from gpumem_magic.recording.model import Cell, DeviceReading, Recording
+    from gpumem_magic.trace.model import DeviceTrace, Trace
+
+__all__ = ["analyse", "analyse_trace"]
+
+OVERFLOW = (
+    "the event ring overflowed and the beginning of the cell is missing; final numbers are torch's own. "
+    "Raise --max-entries to keep more"
+)
+
+
+def _ordered_notes(notes: Iterable[Note]) -> tuple[Note, ...]:
+    """Drop repetitions; warnings first."""
+    unique = list(dict.fromkeys(notes))
+    return tuple(sorted(unique, key=lambda note: note.level != "warning"))
+
+
+def _title(cell: Cell) -> str:
+    if cell.label:
+        return cell.label
+    return "cell" if cell.execution_count is None else f"In [{cell.execution_count}]"
+
+
+def _origin(cell: Cell) -> Origin:
+    if cell.execution_count is None:
+        return "block"
+    return "statement" if cell.source.lstrip().startswith("%gpumem ") else "cell"
+
+
+def _by_peak(devices: Iterable[DeviceAnalysis]) -> tuple[DeviceAnalysis, ...]:
+    return tuple(sorted(devices, key=lambda d: -(d.headline.allocated_peak or 0)))
+
+
+def _active(device: DeviceTrace) -> bool:
+    return bool(len(device.events) or device.segments)
+
+
+def _placement(recording: Recording, device: DeviceTrace, notes: list[Note]) -> Placement | None:
+    if recording.marks is None:
+        return None
+    from gpumem_magic.analysis.lines import attribute
+
+    lines = attribute(recording.marks, device.events.time_us)
+    notes.extend(lines.notes)
+    return Placement(lines.place, recording.marks.places, lines.reasons)
+
+
+def _reading(readings: Iterable[DeviceReading], key: str) -> DeviceReading | None:
+    return next((reading for reading in readings if reading.device == key), None)
+
+
+def _analyse_events(recording: Recording, trace: Trace, notes: list[Note]) -> list[DeviceAnalysis]:
+    from gpumem_magic.allocator.replay import history
+
+    namer = PlaceNamer(recording.cell)
+    devices = []
+    for device in filter(_active, trace.devices):
+        before, after = _reading(recording.before, device.key), _reading(recording.after, device.key)
+        context = DeviceContext(
+            namer=namer,
+            stacks=trace.stacks,
+            start_us=recording.started_us,
+            end_us=recording.ended_us,
+            placement=_placement(recording, device, notes),
+            before=before,
+            after=after,
+            samples=recording.samples,
+            regions=trace.regions,
+            truncated=recording.truncated,
+            notes=notes,
+        )
+        devices.append(analyse_device(device, history(device, trace.settings), context))
+    return devices
+
+
+def _mark_exception(device: DeviceAnalysis, recording: Recording) -> DeviceAnalysis:
+    if recording.outcome not in {Outcome.ERROR, Outcome.INTERRUPTED}:
+        return device
+    marker = Marker(recording.ended_us, "exception", recording.error or recording.outcome.value)
+    return replace(device, markers=(*device.markers, marker))
+
+
+def analyse(recording: Recording) -> Analysis:
+    """Say what a cell's recording means.
+
+    Parameters
+    ----------
+    recording
+        A finished recording.
+
+    Returns
+    -------
+    Analysis
+        For every device that was used, what happened. Final allocated equals torch's own counter, always; what does
+        not follow from the events is named in `Analysis.notes`.
+    """
+    notes = list(recording.notes)
+    trace = recording.trace
+    stacks = StackTable()
+    devices: list[DeviceAnalysis] = []
+    if trace is not None:
+        notes.extend(Note("warning", text) for text in trace.warnings)
+        stacks = trace.stacks
+        devices = _analyse_events(recording, trace, notes)
+    elif recording.source is SourceKind.COUNTERS:
+        devices = analyse_counters(recording)
+    if recording.truncated and devices:
+        notes.append(Note("warning", OVERFLOW))
+    shown = _by_peak(_mark_exception(device, recording) for device in devices)
+    drawable = any(_moves(device) for device in shown)
+    if drawable:
+        # A device on which nothing moved is worth a tab only beside others, and never the first line.
+        shown = tuple(sorted(shown, key=lambda device: not _moves(device)))
+        text = sentence([device for device in shown if _moves(device)], recording)
+    else:
+        held = [reading.allocated for reading in recording.after if reading.allocated is not None]
+        text = nothing_sentence(recording, sum(held) if held else None)
+    return Analysis(
+        title=_title(recording.cell),
+        sentence=text,
+        origin=_origin(recording.cell),
+        outcome=recording.outcome,
+        error=recording.error,
+        cell=recording.cell,
+        source=recording.source,
+        started_us=recording.started_us,
+        ended_us=recording.ended_us,
+        devices=shown,
+        stacks=stacks,
+        notes=_ordered_notes(notes),
+        drawable=drawable,
+    )
+
+
+def _moves(device: DeviceAnalysis) -> bool:
+    """Return whether anything happened on a device that a picture could show."""
+    if device.timeline.changes or device.oom_request is not None:
+        return True
+    if device.sampled is not None:
+        return bool(np.ptp(device.sampled.value)) or _counted(device)
+    return any(lane.name == "reserved" and np.ptp(lane.value) for lane in device.lanes)
+
+
+def _counted(device: DeviceAnalysis) -> bool:
+    peak, before = device.headline.allocated_peak, device.headline.allocated_before
+    return peak is not None and before is not None and peak > before
+
+
+def analyse_trace(trace: Trace, title: str = "snapshot") -> Analysis:
+    """Say what a trace read from a file means.
+
+    Parameters
+    ----------
+    trace
+        The events and the final state.
+    title
+        A name for the report, usually the file's.
+    """
+    from gpumem_magic.allocator.replay import history
+
+    notes = [Note("warning", text) for text in trace.warnings]
+    devices = []
+    for device in filter(_active, trace.devices):
+        times = device.events.time_us
+        context = DeviceContext(
+            namer=PlaceNamer(None),
+            stacks=trace.stacks,
+            start_us=int(times.min()) if len(times) else 0,
+            end_us=int(times.max()) if len(times) else 0,
+            regions=trace.regions,
+            is_cell=False,
+            notes=notes,
+        )
+        devices.append(analyse_device(device, history(device, trace.settings), context))
+    shown = _by_peak(devices)
+    drawable = any(_moves(device) for device in shown)
+    if drawable:
+        text = sentence([device for device in shown if _moves(device)], None)
+    elif shown:
+        text = "Nothing to draw: the snapshot holds a final state and no events; record with a history to see more."
+    else:
+        text = "Nothing to show: the snapshot is empty."
+    return Analysis(
+        title=title,
+        sentence=text,
+        origin="file",
+        outcome=None,
+        error=None,
+        cell=None,
+        source=None,
+        started_us=min((device.start_us for device in shown), default=0),
+        ended_us=max((device.end_us for device in shown), default=0),
+        devices=shown,
+        stacks=trace.stacks,
+        notes=_ordered_notes(notes),
+        drawable=drawable,
+    )

@@ -1,0 +1,221 @@
+"""Whose memory it is: every allocation gets one owner, a line of code where that is known, else a reason.
+
+In a notebook the owner is the line of *this* cell that was running, as the reader sees it. Where one line of the cell
+owns most of the peak because it calls functions from other cells, it is split by the lines of those cells. In a file
+the owner is the innermost frame of the stack that is not library code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpumem_magic.analysis.model import Group, Row
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from gpumem_magic.recording.model import Cell
+    from gpumem_magic.trace.model import Frame, StackTable
+
+__all__ = ["ROUNDING", "GroupBook", "Owner", "PlaceNamer", "colored", "rows", "user_frame"]
+
+ROUNDING = "rounding and unsplit remainders"
+NO_STACK = "no Python stack: allocated on autograd's backward thread or by C++ code"
+NO_STACKS_AT_ALL = "the recording holds no stacks"
+
+# Directories of other people's code. Matched in the path as recorded, with either separator.
+_LIBRARY = ("/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3", "<frozen", "/torch/_", "/Lib/")
+_CPP_SUFFIXES = (".cpp", ".cc", ".c", ".cu", ".h", ".so", ".hpp", ".cxx")
+
+Place = tuple[tuple[str, int, str], ...]
+
+
+def _is_library(filename: str) -> bool:
+    path = filename.replace("\\", "/")
+    if not path or path == "??" or path.endswith(_CPP_SUFFIXES) or ".so." in path:
+        return True
+    return any(part in path for part in _LIBRARY)
+
+
+def _is_python(frame: Frame) -> bool:
+    return frame.filename.endswith((".py", ".pyx")) or frame.filename.startswith("<")
+
+
+def user_frame(frames: Sequence[Frame]) -> Frame | None:
+    """Return the innermost frame that is not library code; the innermost Python frame when all are; else None."""
+    for frame in frames:
+        if not _is_library(frame.filename):
+            return frame
+    return next((frame for frame in frames if _is_python(frame)), None)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """What makes two allocations belong together. Equal owners share a group."""
+
+    kind: str
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+    reason: str | None = None
+    cell: str | None = None
+
+
+@dataclass
+class GroupBook:
+    """Groups of one device in order of first use."""
+
+    groups: list[Group] = field(default_factory=list)
+    _index: dict[Owner, int] = field(default_factory=dict)
+
+    def number(self, owner: Owner, group: Group) -> int:
+        """Return the number of `owner`'s group, which is `group` when it is new."""
+        index = self._index.get(owner)
+        if index is None:
+            index = self._index[owner] = len(self.groups)
+            self.groups.append(group)
+        return index
+
+
+class PlaceNamer:
+    """Turns a place in code into an owner and a group, with the source line beside its number.
+
+    Parameters
+    ----------
+    cell
+        The cell that ran, or None for a file.
+    """
+
+    def __init__(self, cell: Cell | None) -> None:
+        self._cell = cell
+        self._own = frozenset(cell.filenames) if cell is not None else frozenset()
+        self._lines: dict[str, list[str]] = {}
+        self._names: dict[str, str] = {}
+        if cell is not None:
+            for name in cell.filenames:
+                self._lines[name] = cell.source.splitlines()
+            for name, (count, source) in cell.others.items():
+                if name not in self._own:
+                    self._lines[name] = source.splitlines()
+                    self._names[name] = f"In [{count}]" if count is not None else "another cell"
+
+    def in_notebook(self, filename: str) -> bool:
+        """Return whether a file name belongs to this cell or to another known one."""
+        return filename in self._lines
+
+    def in_this_cell(self, filename: str) -> bool:
+        """Return whether a file name belongs to the cell that ran."""
+        return filename in self._own
+
+    def pick(self, place: Place, *, deep: bool) -> tuple[str, int, str] | None:
+        """Choose a line of a line stack (innermost first): this cell's innermost, or with `deep` the innermost."""
+        known = [frame for frame in place if frame[0] in self._lines] or list(place)
+        if not known:
+            return None
+        if not deep:
+            known = [frame for frame in known if frame[0] in self._own] or known
+        return known[0]
+
+    def source(self, filename: str, line: int) -> str | None:
+        """Return a line's text, stripped, or None."""
+        lines = self._lines.get(filename)
+        if lines is None or not 0 < line <= len(lines):
+            return None
+        return lines[line - 1].strip() or None
+
+    def line(self, filename: str, line: int, function: str) -> tuple[Owner, Group]:
+        """Name a line of the notebook, or of a file (then in the manner of `frame`)."""
+        if filename not in self._lines:
+            return self.frame(filename, line, function)
+        cell = self._names.get(filename)
+        label = f"line {line}" if cell is None else f"{cell} line {line}"
+        group = Group("line", label, self.source(filename, line), cell, filename, line, function)
+        return Owner("line", filename, line), group
+
+    def frame(self, filename: str, line: int, function: str) -> tuple[Owner, Group]:
+        """Name a frame of a recorded stack."""
+        short = filename.replace("\\", "/").rsplit("/", 1)[-1]
+        where = f"{short}:{line}" if line else short
+        # "<module>" says nothing beside a file's name.
+        label = where if function in {"<module>", ""} else f"{where} {function}"
+        group = Group("frame", label, self.source(filename, line), None, filename, line or None, function)
+        return Owner("frame", filename, line, function), group
+
+    def before(self, frames: Sequence[Frame]) -> tuple[Owner, Group]:
+        """Name what was there before: by the cell that made it when a stack tells."""
+        if self._cell is None:
+            return Owner("before"), Group("before", "before the recording")
+        for frame in frames:
+            if frame.filename in self._own:
+                # The file name of a cell is a hash of its text.
+                return Owner("before", cell="this"), Group("before", "an earlier run of this cell", cell="this cell")
+            if frame.filename in self._names:
+                cell = self._names[frame.filename]
+                return Owner("before", cell=cell), Group("before", f"{cell}, before this cell", cell=cell)
+        return Owner("before"), Group("before", "before the cell")
+
+    def unknown(self, reason: str, label: str = "line unknown") -> tuple[Owner, Group]:
+        """Name what has no known owner."""
+        return Owner("unknown", reason=reason, function=label), Group("unknown", label, reason=reason)
+
+
+def stacks_recorded(stack: NDArray[np.int32], table: StackTable) -> bool:
+    """Return whether any of the given stacks is more than empty."""
+    return bool(len(table.stacks) > 1 and np.any(stack != 0))
+
+
+def rows(
+    alive: NDArray[np.bool_],
+    group: NDArray[np.int32],
+    size: NDArray[np.int64],
+    requested: NDArray[np.int64],
+    blocks: NDArray[np.int32],
+    *,
+    rounding: int,
+) -> tuple[Row, ...]:
+    """Sum the living by group: requested bytes each, largest first, and one last row for rounding.
+
+    Parameters
+    ----------
+    alive
+        Which lifetimes count.
+    group, size, requested, blocks
+        Columns of the lifetimes.
+    rounding
+        Number of the rounding group; its row closes the sum to that of `size`. No row when nothing was rounded.
+    """
+    owner = group[alive]
+    if not len(owner):
+        return ()
+    count = int(owner.max()) + 1
+    sums = np.zeros(count, np.int64)
+    np.add.at(sums, owner, requested[alive])
+    numbers = np.bincount(owner, blocks[alive], count).astype(np.int64)
+    found = np.unique(owner).tolist()
+    result = sorted((Row(g, int(sums[g]), int(numbers[g])) for g in found), key=lambda row: (-row.bytes, row.group))
+    rest = int(size[alive].sum()) - int(sums.sum())
+    if rest:
+        result.append(Row(rounding, rest, 0))
+    return tuple(result)
+
+
+# Slots of the palette; the largest owners get distinct ones.
+_DISTINCT = 8
+
+
+def colored(groups: Sequence[Group], weight: Sequence[float]) -> tuple[Group, ...]:
+    """Give palette slots: the largest groups get the first ones, in the order of their place in the code.
+
+    Order by code rather than by size keeps a line's colour from one run of a cell to the next.
+    """
+    code = [i for i, group in enumerate(groups) if group.kind in {"line", "frame"}]
+    code.sort(key=lambda i: -weight[i])
+    top = sorted(code[:_DISTINCT], key=lambda i: (groups[i].cell or "", groups[i].file or "", groups[i].line or 0, i))
+    slot = {index: number for number, index in enumerate(top)}
+    slot |= {index: number for number, index in enumerate(code[_DISTINCT:], _DISTINCT)}
+    return tuple(group._replace(color=slot.get(i, 0)) for i, group in enumerate(groups))

@@ -1,0 +1,182 @@
+"""The first line of a report: what happened, where, and what is left, for a tired reader."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpumem_magic._format import format_bytes
+from gpumem_magic.recording.model import Outcome, SourceKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpumem_magic.analysis.model import DeviceAnalysis, Group, Row
+    from gpumem_magic.recording.model import Recording
+
+__all__ = ["nothing_sentence", "place_text", "sentence"]
+
+_SOURCE_LENGTH = 48
+
+
+def _shortened(source: str) -> str:
+    text = " ".join(source.split())
+    # A backtick inside would end the quotation.
+    text = text.replace("`", "'")
+    return text if len(text) <= _SOURCE_LENGTH else text[: _SOURCE_LENGTH - 1].rstrip() + "…"
+
+
+def place_text(group: Group) -> str:
+    """Name a group in running text: ``line 4 `loss.backward()```, ``train.py:67 forward``, ``an unknown line``."""
+    if group.kind in {"line", "frame"}:
+        return f"{group.label} `{_shortened(group.source)}`" if group.source else group.label
+    return group.label
+
+
+def _peak(device: DeviceAnalysis) -> str:
+    headline = device.headline
+    peak = headline.allocated_peak
+    if peak is None:
+        return "Peak unknown"
+    text = f"Peak {format_bytes(peak)}"
+    if device.sampled is not None:
+        return text
+    if headline.peak_us is None:
+        return f"{text} in the part of the recording that was lost"
+    if device.peak_group is None:
+        return f"{text} before the first allocation"
+    group = device.groups[device.peak_group]
+    at = "at" if group.kind in {"line", "frame"} else "by"
+    return f"{text} {at} {place_text(group)}"
+
+
+def _stayed(device: DeviceAnalysis) -> str:
+    headline = device.headline
+    if headline.stayed is None:
+        if headline.allocated_before is None or headline.allocated_after is None:
+            return ""
+        change = headline.allocated_after - headline.allocated_before
+        return f"{format_bytes(change, signed=True)} over the cell" if change else "as much after as before"
+    if headline.stayed == 0:
+        return f"nothing stayed, {_freed(device)}" if headline.freed else "nothing stayed"
+    text = f"{format_bytes(headline.stayed)} stayed"
+    owner = _main_owner(device, device.stayed, headline.stayed)
+    if owner:
+        text += f" ({owner})"
+    return f"{text}, {_freed(device)}" if headline.freed else text
+
+
+def _freed(device: DeviceAnalysis) -> str:
+    return f"{format_bytes(device.headline.freed or 0)} from before was freed"
+
+
+def _main_owner(device: DeviceAnalysis, rows: Sequence[Row], total: int) -> str:
+    known = [row for row in rows if device.groups[row.group].kind in {"line", "frame"}]
+    if not known or total <= 0:
+        return ""
+    top = known[0]
+    share = top.bytes / total
+    place = place_text(device.groups[top.group])
+    if share > 0.9:
+        return f"allocated at {place}"
+    if share >= 0.35:
+        return f"{share:.0%} allocated at {place}"
+    return f"most of it, {share:.0%}, allocated at {place}"
+
+
+def _room(device: DeviceAnalysis) -> str:
+    headroom = device.headline.headroom
+    if headroom is None:
+        return ""
+    return f"{format_bytes(max(headroom, 0))} to the limit"
+
+
+def _failure(recording: Recording | None, device: DeviceAnalysis | None) -> str:
+    if recording is None or recording.outcome is Outcome.OK:
+        return ""
+    if recording.outcome is Outcome.INTERRUPTED:
+        return "Interrupted. "
+    if recording.outcome is Outcome.ERROR:
+        kind = (recording.error or "an error").split(":", 1)[0]
+        return f"Ended with {kind}. "
+    if device is None or device.oom_request is None:
+        return "Out of memory. "
+    where = "" if device.oom_group is None else f" at {place_text(device.oom_group)}"
+    held = device.headline.allocated_after if device.oom_held is None else device.oom_held
+    text = f"Out of memory{where}: it asked for {format_bytes(device.oom_request)}"
+    if held is not None:
+        text += f" with {format_bytes(held)} allocated"
+    if device.limit is not None:
+        text += f" of {format_bytes(device.limit)}"
+    return text + ". "
+
+
+def sentence(devices: Sequence[DeviceAnalysis], recording: Recording | None) -> str:
+    """Write the sentence for what has something to show.
+
+    Parameters
+    ----------
+    devices
+        At least one, the one with the highest peak first.
+    recording
+        The cell's recording, or None for a file.
+    """
+    device = devices[0]
+    failed = next((d for d in devices if d.oom_request is not None), None)
+    headline = device.headline
+    parts = [_peak(device)]
+    if headline.allocated_peak is not None and headline.allocated_peak == headline.allocated_before and headline.freed:
+        # Nothing went above the start: what was freed is the news.
+        parts = [f"Freed {format_bytes(headline.freed)} from before"]
+        if headline.stayed:
+            parts.append(_stayed(device).split(",", 1)[0])
+        if headline.allocated_after is not None:
+            parts.append(f"{format_bytes(headline.allocated_after)} left")
+    else:
+        stayed = _stayed(device)
+        if stayed:
+            parts.append(stayed)
+    room = _room(device)
+    if room:
+        parts.append(room)
+    if device.kind == "cpu" and recording is not None:
+        parts.append("CPU tensors of this cell only")
+    if device.sampled is not None:
+        parts.append("by counters only")
+    name = f"{device.key}: " if len(devices) > 1 else ""
+    text = f"{_failure(recording, failed)}{name}{', '.join(parts)}"
+    others = [
+        f"{other.key} peak {format_bytes(other.headline.allocated_peak)}"
+        for other in devices[1:4]
+        if other.headline.allocated_peak is not None
+    ]
+    if others:
+        more = f" and {len(devices) - 4} more" if len(devices) > 4 else ""
+        text += f"; {', '.join(others)}{more}"
+    if recording is not None and recording.cell.runs > 1:
+        text += f"; the body ran {recording.cell.runs:,} times"
+    return text + "."
+
+
+def nothing_sentence(recording: Recording, held: int | None) -> str:
+    """Say in one line why there is nothing to draw.
+
+    Parameters
+    ----------
+    recording
+        The cell's recording.
+    held
+        Bytes that torch held all the time, or None when unknown.
+    """
+    failure = _failure(recording, None)
+    if recording.source is SourceKind.NONE:
+        reason = next((note.text for note in recording.notes), "")
+        text = f"Nothing to show: {reason}" if reason else "Nothing to show: torch was not used in this cell"
+    elif recording.source is SourceKind.COUNTERS:
+        text = "Allocated memory did not change, as far as counters tell"
+    elif recording.source is SourceKind.CPU:
+        text = "Nothing was allocated: no CPU tensor was made in this cell"
+    else:
+        text = "Nothing was allocated or freed on a GPU in this cell"
+    if held:
+        text += f"; {format_bytes(held)} is allocated, as before"
+    return failure + text.rstrip(".") + "."

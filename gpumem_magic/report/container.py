@@ -1,0 +1,95 @@
+"""The container that carries a view document: JSON header and typed arrays in one gzip stream.
+
+The layout is fixed by ``labextension/src/view/document.ts``: `u32` header length, header as UTF-8 JSON, zero bytes up
+to a multiple of 8, the array section. Everything is little-endian.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+import zlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpumem_magic._errors import SnapshotError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+__all__ = ["FORMAT", "VERSION", "decode", "encode"]
+
+FORMAT = "gpumem-view"
+VERSION = 1
+
+_DTYPES = {"u1": "<u1", "u2": "<u2", "u4": "<u4", "i4": "<i4", "f8": "<f8"}
+_NAMES = {np.dtype(code): name for name, code in _DTYPES.items()}
+# Level 6 takes 1.6 times as long as level 4 on the largest recording and saves 6 %.
+_LEVEL = 6
+
+
+def _padded(length: int) -> int:
+    return -(-length // 8) * 8
+
+
+def encode(header: Mapping[str, object], arrays: Mapping[str, NDArray[np.generic]]) -> bytes:
+    """Write a container.
+
+    Parameters
+    ----------
+    header
+        JSON-compatible values; ``format``, ``version`` and ``arrays`` are added.
+    arrays
+        One-dimensional arrays of a dtype that the format knows (u1, u2, u4, i4, f8).
+
+    Returns
+    -------
+    bytes
+        The gzip stream, without a time stamp: equal documents give equal bytes.
+    """
+    refs: dict[str, dict[str, object]] = {}
+    parts: list[bytes] = []
+    offset = 0
+    for name, array in arrays.items():
+        dtype = array.dtype.newbyteorder("<") if array.dtype.itemsize > 1 else array.dtype
+        data = np.ascontiguousarray(array, dtype=dtype).tobytes()
+        refs[name] = {"dtype": _NAMES[dtype], "offset": offset, "length": int(array.size)}
+        size = _padded(len(data))
+        parts.append(data.ljust(size, b"\0"))
+        offset += size
+    text = json.dumps(
+        {"format": FORMAT, "version": VERSION, **header, "arrays": refs},
+        ensure_ascii=False,
+        allow_nan=False,
+        separators=(",", ":"),
+    ).encode("utf-8", "replace")
+    head = struct.pack("<I", len(text)) + text
+    return gzip.compress(head.ljust(_padded(len(head)), b"\0") + b"".join(parts), _LEVEL, mtime=0)
+
+
+def decode(data: bytes) -> tuple[dict[str, object], dict[str, NDArray[np.generic]]]:
+    """Read a container back.
+
+    Raises
+    ------
+    SnapshotError
+        `data` is not a container of this version.
+    """
+    try:
+        raw = gzip.decompress(data)
+        (length,) = struct.unpack_from("<I", raw)
+        header = json.loads(raw[4 : 4 + length])
+        if header["format"] != FORMAT or header["version"] != VERSION:
+            raise SnapshotError(f"not a {FORMAT} document of version {VERSION}: write it again with this version")
+        base = _padded(4 + length)
+        arrays: dict[str, NDArray[np.generic]] = {
+            name: np.frombuffer(raw, _DTYPES[ref["dtype"]], ref["length"], base + ref["offset"])
+            for name, ref in header["arrays"].items()
+        }
+    except (EOFError, KeyError, OSError, TypeError, ValueError, struct.error, zlib.error) as error:
+        raise SnapshotError(f"not a readable {FORMAT} document ({error}): write it again") from error
+    return header, arrays

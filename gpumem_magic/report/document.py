@@ -1,0 +1,409 @@
+"""The view document: what the widget and the HTML report draw, within a given size.
+
+The format is fixed by ``labextension/src/view/document.ts``. A document is complete when it fits; else the largest
+lifetimes (bytes × duration) are kept singly, the others are summed by owner into bins, and the exact envelope of all
+allocated bytes goes with them, so that totals stay exact.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpumem_magic.analysis.curves import bin_edges, envelope, group_values
+from gpumem_magic.report.container import encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from gpumem_magic.analysis.model import Analysis, DeviceAnalysis, Lane, Row, Timeline
+    from gpumem_magic.trace.model import StackTable
+
+__all__ = ["detail_document", "view_document"]
+
+# A complete document takes 7 to 11 bytes a lifetime after gzip on the recordings; below 4 it cannot be.
+_LEAST_BYTES_PER_LIFETIME = 4
+_BINS = 1024
+# More points than any screen has columns; the envelope of a longer lane is kept.
+_LANE_POINTS = 8192
+_GAP = 2**32 - 1
+
+
+class _Interner:
+    """Strings, frames and stacks of one document, numbered in order of first use."""
+
+    def __init__(self, table: StackTable) -> None:
+        self._table = table
+        self.strings: list[str] = []
+        self.frames: list[tuple[int, int, int]] = []
+        self.stacks: list[list[int]] = [[]]
+        self._string_index: dict[str, int] = {}
+        self._frame_index: dict[int, int] = {}
+        self._stack_index: dict[int, int] = {0: 0}
+
+    def string(self, text: str) -> int:
+        index = self._string_index.get(text)
+        if index is None:
+            index = self._string_index[text] = len(self.strings)
+            self.strings.append(text)
+        return index
+
+    def _frame(self, number: int) -> int:
+        index = self._frame_index.get(number)
+        if index is None:
+            frame = self._table.frames[number]
+            index = self._frame_index[number] = len(self.frames)
+            self.frames.append((self.string(frame.filename), frame.line, self.string(frame.name)))
+        return index
+
+    def stack_column(self, stacks: NDArray[np.int32]) -> NDArray[np.uint32]:
+        """Renumber a column of trace stacks."""
+        used, inverse = np.unique(stacks, return_inverse=True)
+        numbers = np.empty(len(used), np.uint32)
+        for position, number in enumerate(used.tolist()):
+            index = self._stack_index.get(number)
+            if index is None:
+                index = self._stack_index[number] = len(self.stacks)
+                self.stacks.append([self._frame(frame) for frame in self._table.stacks[number]])
+            numbers[position] = index
+        return numbers[inverse]
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The part of a timeline that a document keeps singly."""
+
+    time_us: NDArray[np.int64]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    size: NDArray[np.int64]
+    requested: NDArray[np.int64]
+    group: NDArray[np.int32]
+    stack: NDArray[np.int32]
+    stream: NDArray[np.uint8]
+
+
+def _kept_columns(timeline: Timeline, keep: NDArray[np.bool_] | None) -> _Columns:
+    """Select lifetimes, renumber the changes that they need, and fold what was there before and never left."""
+    start, end = timeline.start.astype(np.int64), timeline.end.astype(np.int64)
+    columns = (timeline.size, timeline.requested, timeline.group, timeline.stack, timeline.stream)
+    time_us = timeline.time_us
+    if keep is not None:
+        start, end = start[keep], end[keep]
+        columns = tuple(column[keep] for column in columns)  # type: ignore[assignment]
+        used = np.zeros(timeline.changes, bool)
+        used[start[start >= 0]] = True
+        used[end[end >= 0]] = True
+        number = np.cumsum(used) - 1
+        time_us = time_us[used]
+        start = np.where(start >= 0, number[start], -1) if len(number) else start
+        end = np.where(end >= 0, number[end], -1) if len(number) else end
+    size, requested, group, stack, stream = columns
+    forever = (start == -1) & (end == -1)
+    if np.count_nonzero(forever) > 1:
+        owner = np.stack([group[forever], stack[forever], stream[forever].astype(np.int32)], axis=1)
+        owners, inverse = np.unique(owner, axis=0, return_inverse=True)
+        inverse = inverse.reshape(-1)
+        folded = [np.zeros(len(owners), np.int64) for _ in range(2)]
+        np.add.at(folded[0], inverse, size[forever])
+        np.add.at(folded[1], inverse, requested[forever])
+        rest = ~forever
+        nothing = np.full(len(owners), -1, np.int64)
+        start, end = np.concatenate([nothing, start[rest]]), np.concatenate([nothing, end[rest]])
+        size = np.concatenate([folded[0], size[rest]])
+        requested = np.concatenate([folded[1], requested[rest]])
+        group = np.concatenate([owners[:, 0].astype(np.int32), group[rest]])
+        stack = np.concatenate([owners[:, 1].astype(np.int32), stack[rest]])
+        stream = np.concatenate([owners[:, 2].astype(np.uint8), stream[rest]])
+    return _Columns(time_us, start, end, size, requested, group, stack, stream)
+
+
+def _gaps(columns: _Columns, start_us: int) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.int64]]:
+    """Return time differences that fit 32 bits, and `start` and `end` renumbered for the changes put in between."""
+    gaps = np.diff(columns.time_us, prepend=start_us)
+    extra = gaps // (_GAP + 1) if len(gaps) else gaps
+    if not extra.any():
+        return gaps.astype(np.uint32), columns.start, columns.end
+    shifted = np.arange(len(gaps)) + np.cumsum(extra)
+    wide = np.full(len(gaps) + int(extra.sum()), _GAP, np.int64)
+    wide[shifted] = gaps - extra * _GAP
+    start = np.where(columns.start >= 0, shifted[columns.start], -1)
+    end = np.where(columns.end >= 0, shifted[columns.end], -1)
+    return wide.astype(np.uint32), start, end
+
+
+def _timeline_arrays(
+    columns: _Columns, start_us: int, interner: _Interner, prefix: str
+) -> tuple[dict[str, NDArray[np.generic]], dict[str, object]]:
+    gaps, start, end = _gaps(columns, start_us)
+    preexisting = int(np.count_nonzero(start == -1))
+    sizes, index = np.unique(np.concatenate([columns.size, columns.requested]), return_inverse=True)
+    index = index.reshape(-1).astype(np.uint32)
+    arrays: dict[str, NDArray[np.generic]] = {
+        "t": gaps,
+        "start": np.diff(start[preexisting:], prepend=0).astype(np.uint32),
+        "span": np.where(end >= 0, end - start, 0).astype(np.uint32),
+        "sizes": sizes.astype(np.float64),
+        "bytes": index[: len(start)],
+        "requested": index[len(start) :],
+        "group": columns.group.astype(np.uint16),
+        "stack": interner.stack_column(columns.stack),
+        "stream": columns.stream,
+    }
+    shape: dict[str, object] = {"changes": len(gaps), "lifetimes": len(start), "preexisting": preexisting}
+    return {prefix + name: array for name, array in arrays.items()}, shape
+
+
+def _rest_arrays(
+    device: DeviceAnalysis, keep: NDArray[np.bool_], bins: int, prefix: str
+) -> tuple[dict[str, NDArray[np.generic]], dict[str, object]]:
+    timeline = device.timeline
+    edges = bin_edges(timeline, device.start_us, device.end_us, bins)
+    low, high = envelope(timeline, edges)
+    rest = ~keep
+    groups = np.unique(timeline.group[rest])
+    value = group_values(timeline, np.searchsorted(timeline.time_us, edges[1:], "right") - 1, groups, rest)
+    arrays: dict[str, NDArray[np.generic]] = {
+        prefix + "rest.t": (edges - device.start_us).astype(np.float64),
+        prefix + "rest.group": groups.astype(np.uint16),
+        prefix + "rest.value": value.astype(np.float64).reshape(-1),
+        prefix + "total.min": low.astype(np.float64),
+        prefix + "total.max": high.astype(np.float64),
+    }
+    summary = {
+        "bins": len(edges) - 1,
+        "lifetimes": int(np.count_nonzero(rest)),
+        "bytes": int(timeline.size[rest].sum()),
+    }
+    return arrays, summary
+
+
+def _sampled_arrays(device: DeviceAnalysis, prefix: str) -> tuple[dict[str, NDArray[np.generic]], dict[str, object]]:
+    """Write a sampled curve as bins of one unknown owner: straight between samples is all that is known."""
+    curve = device.sampled
+    if curve is None or len(curve.time_us) < 2:
+        return {}, {}
+    value = curve.value.astype(np.float64)
+    arrays: dict[str, NDArray[np.generic]] = {
+        prefix + "rest.t": (curve.time_us - device.start_us).astype(np.float64),
+        prefix + "rest.group": np.zeros(1, np.uint16),
+        prefix + "rest.value": value[1:],
+        prefix + "total.min": np.minimum(value[1:], value[:-1]),
+        prefix + "total.max": np.maximum(value[1:], value[:-1]),
+    }
+    return arrays, {"bins": len(value) - 1, "lifetimes": 0, "bytes": 0}
+
+
+def _thin_lane(lane: Lane) -> Lane:
+    """Keep a long lane's envelope: the lowest and the highest point of each bin, in their order."""
+    count = len(lane.value)
+    if count <= _LANE_POINTS:
+        return lane
+    edges = np.linspace(0, count, _LANE_POINTS // 2 + 1).astype(np.int64)[:-1]
+    bin_of = np.searchsorted(edges, np.arange(count), "right") - 1
+    order = np.lexsort((lane.value, bin_of))
+    first = np.searchsorted(bin_of, np.arange(len(edges)), "left")
+    last = np.append(first[1:], count) - 1
+    kept = np.unique(np.concatenate([order[first], order[last], [0, count - 1]]))
+    return replace(lane, time_us=lane.time_us[kept], value=lane.value[kept])
+
+
+def _rows(rows: Iterable[Row]) -> list[dict[str, int]]:
+    return [{"group": row.group, "bytes": row.bytes, "blocks": row.blocks} for row in rows]
+
+
+def _device_header(device: DeviceAnalysis, lanes: list[Lane], timeline: dict[str, object]) -> dict[str, object]:
+    headline = device.headline
+    return {
+        "key": device.key,
+        "name": device.name,
+        "kind": device.kind,
+        "total": device.total,
+        "limit": device.limit,
+        "events": device.events,
+        "startUs": device.start_us,
+        "endUs": device.end_us,
+        "headline": {
+            "allocatedBefore": headline.allocated_before,
+            "allocatedPeak": headline.allocated_peak,
+            "peakUs": headline.peak_us,
+            "allocatedAfter": headline.allocated_after,
+            "stayed": headline.stayed,
+            "freed": headline.freed,
+            "reservedBefore": headline.reserved_before,
+            "reservedPeak": headline.reserved_peak,
+            "reservedAfter": headline.reserved_after,
+            "deviceUsed": headline.device_used,
+            "processUsed": headline.process_used,
+            "headroom": headline.headroom,
+        },
+        "missing": dict(device.missing),
+        "groups": [group._asdict() for group in device.groups],
+        "peak": _rows(device.peak),
+        "end": _rows(device.end),
+        "markers": [{"timeUs": m.time_us, "kind": m.kind, "text": m.text} for m in device.markers],
+        "regions": [{"name": r.name, "startUs": r.start_us, "endUs": r.end_us} for r in device.regions],
+        "lanes": [{"name": lane.name, "shape": lane.shape} for lane in lanes],
+        "timeline": timeline,
+    }
+
+
+def _discloses(analysis: Analysis, interner: _Interner) -> str:
+    lines = {group.source for device in analysis.devices for group in device.groups if group.source is not None}
+    paths = {interner.strings[file] for file, _, _ in interner.frames}
+    paths.update(group.file for device in analysis.devices for group in device.groups if group.file is not None)
+    if not lines and not paths:
+        return "Contains no source and no file paths."
+    return (
+        f"Contains {len(lines)} {'line' if len(lines) == 1 else 'lines'} of source "
+        f"and {len(paths)} file {'path' if len(paths) == 1 else 'paths'}."
+    )
+
+
+def _write(analysis: Analysis, keeps: list[NDArray[np.bool_] | None], bins: int) -> bytes:
+    interner = _Interner(analysis.stacks)
+    arrays: dict[str, NDArray[np.generic]] = {}
+    devices: list[dict[str, object]] = []
+    for index, (device, keep) in enumerate(zip(analysis.devices, keeps, strict=True)):
+        prefix = f"d{index}."
+        columns = _kept_columns(device.timeline, keep)
+        own, shape = _timeline_arrays(columns, device.start_us, interner, prefix)
+        arrays.update(own)
+        shape["streams"] = list(device.timeline.streams)
+        shape["rest"] = None
+        if device.sampled is not None:
+            own, summary = _sampled_arrays(device, prefix)
+        elif keep is not None:
+            own, summary = _rest_arrays(device, keep, bins, prefix)
+        else:
+            own, summary = {}, {}
+        arrays.update(own)
+        shape["rest"] = summary or None
+        lanes = [_thin_lane(lane) for lane in device.lanes]
+        for number, lane in enumerate(lanes):
+            arrays[f"{prefix}lane{number}.t"] = (lane.time_us - device.start_us).astype(np.float64)
+            arrays[f"{prefix}lane{number}.v"] = lane.value.astype(np.float64)
+        devices.append(_device_header(device, lanes, shape))
+    cell = analysis.cell
+    header: dict[str, object] = {
+        "package": importlib.metadata.version("gpumem-magic") if _installed() else "0+unknown",
+        "title": analysis.title,
+        "sentence": analysis.sentence,
+        "createdUs": analysis.ended_us,
+        "origin": analysis.origin,
+        "outcome": None if analysis.outcome is None else analysis.outcome.value,
+        "error": analysis.error,
+        "cell": None
+        if cell is None
+        else {"executionCount": cell.execution_count, "label": cell.label, "runs": cell.runs},
+        "notes": [{"level": note.level, "text": note.text} for note in analysis.notes],
+        "discloses": _discloses(analysis, interner),
+        "strings": interner.strings,
+        "frames": interner.frames,
+        "stacks": interner.stacks,
+        "devices": devices,
+    }
+    return encode(header, arrays)
+
+
+def _installed() -> bool:
+    try:
+        importlib.metadata.version("gpumem-magic")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _largest(timeline: Timeline, end_us: int, count: int) -> NDArray[np.bool_]:
+    """Choose the `count` lifetimes with the largest bytes × duration."""
+    moments = np.append(timeline.time_us, end_us)
+    first = np.where(timeline.start >= 0, moments[timeline.start], moments[0])
+    last = np.where(timeline.end >= 0, moments[timeline.end], end_us)
+    # A microsecond more, so that size still counts where the clock did not move.
+    weight = timeline.size.astype(np.float64) * (last - first + 1)
+    keep = np.zeros(timeline.lifetimes, bool)
+    keep[np.argpartition(weight, -count)[-count:] if 0 < count < len(weight) else slice(0, count)] = True
+    return keep
+
+
+def view_document(analysis: Analysis, limit: int | None = None) -> bytes:
+    """Write the view document of an analysis.
+
+    Parameters
+    ----------
+    analysis
+        What to show.
+    limit
+        Most bytes that the container may take; None: everything is written singly.
+
+    Returns
+    -------
+    bytes
+        A container (gzip). Where single lifetimes were left out, ``timeline.rest`` says how many.
+    """
+    total = sum(device.timeline.lifetimes for device in analysis.devices)
+    everything: list[NDArray[np.bool_] | None] = [None] * len(analysis.devices)
+    if limit is None or total * _LEAST_BYTES_PER_LIFETIME <= limit:
+        data = _write(analysis, everything, _BINS)
+        if limit is None or len(data) <= limit or not total:
+            return data
+    # The first try spends two thirds of the limit on lifetimes at 8 bytes each, the rest on bins and the header.
+    count, bins = max(limit // 12, 1), _BINS
+    while True:
+        keeps: list[NDArray[np.bool_] | None] = []
+        for device in analysis.devices:
+            share = count * device.timeline.lifetimes // total
+            whole = share >= device.timeline.lifetimes
+            keeps.append(None if whole else _largest(device.timeline, device.end_us, share))
+        data = _write(analysis, keeps, bins)
+        if len(data) <= limit or (count <= 1 and bins <= 16):
+            return data
+        count, bins = count // 2, max(bins // 2, 16)
+
+
+def detail_document(analysis: Analysis, device: int, start_us: int, end_us: int, limit: int) -> bytes:
+    """Write the document of one stretch of one device, for a view that zooms in.
+
+    Parameters
+    ----------
+    analysis
+        The whole recording.
+    device
+        Index into `Analysis.devices`.
+    start_us, end_us
+        The stretch, Unix microseconds, both ends included.
+    limit
+        Most bytes that the container may take; beyond it single lifetimes are summed again.
+    """
+    whole = analysis.devices[device]
+    timeline = whole.timeline
+    first = int(np.searchsorted(timeline.time_us, start_us, "left"))
+    last = int(np.searchsorted(timeline.time_us, end_us, "right"))
+    here = (timeline.start < last) & ((timeline.end == -1) | (timeline.end >= first))
+    start = np.where(timeline.start[here] < first, -1, timeline.start[here] - first)
+    end = timeline.end[here]
+    end = np.where((end == -1) | (end >= last), -1, end - first)
+    part = replace(
+        timeline,
+        time_us=timeline.time_us[first:last],
+        event=timeline.event[first:last],
+        allocated=timeline.allocated[first : last + 1],
+        start=start.astype(np.int32),
+        end=end.astype(np.int32),
+        **{name: getattr(timeline, name)[here] for name in ("size", "requested", "group", "stack", "stream", "blocks")},
+    )
+    lanes = tuple(_cut_lane(lane, start_us, end_us) for lane in whole.lanes)
+    cut = replace(whole, start_us=start_us, end_us=end_us, timeline=part, lanes=lanes)
+    return view_document(replace(analysis, devices=(cut,)), limit)
+
+
+def _cut_lane(lane: Lane, start_us: int, end_us: int) -> Lane:
+    first = max(int(np.searchsorted(lane.time_us, start_us, "right")) - 1, 0)
+    last = int(np.searchsorted(lane.time_us, end_us, "right")) + (lane.shape == "sample")
+    time_us = lane.time_us[first:last]
+    return replace(lane, time_us=np.maximum(time_us, start_us), value=lane.value[first:last])
