@@ -31,7 +31,12 @@ def sdist(built) -> dict[str, bytes]:
 
 def test_the_wheel_holds_every_python_file_of_the_package_and_the_built_view(wheel, built):
     expected = {path.relative_to(built.tree).as_posix() for path in (built.tree / "gpumem_magic").rglob("*.py")}
-    expected |= {"gpumem_magic/py.typed", "gpumem_magic/static/widget.js", "gpumem_magic/static/report.js"}
+    expected |= {
+        "gpumem_magic/notebooks/quickstart.ipynb",
+        "gpumem_magic/py.typed",
+        "gpumem_magic/static/widget.js",
+        "gpumem_magic/static/report.js",
+    }
     inside = {name for name in wheel if name.startswith("gpumem_magic/")}
     # Files of other kinds are not expected; a new kind must be thought about once.
     assert inside == expected
