@@ -33,7 +33,8 @@ class Lifetimes:
     alloc_event
         Index of the ALLOC event, -1 when alive before the first event, int32.
     free_event
-        Index of the FREE_REQUESTED event (where `allocated` falls), -1 when alive at the end, int32.
+        Index of the FREE_REQUESTED event (where `allocated` falls), -1 when alive at the end, -2 when it lies before
+        the first event (the block then never counts as allocated, only as active), int32.
     release_event
         Index of the FREE_COMPLETED event (where `active` and `requested` fall), -1 when not reached, int32.
     address
@@ -72,8 +73,9 @@ class History:
     lifetimes
         Every allocation.
     exact
-        True when every address and segment event of the recording followed from the model (or, for sources without
-        segments, when nothing was missing).
+        True when every event fits the allocator's rules (an allocation takes the front of a free block of its
+        segment, a free frees what is in use, segments go as one free block), the final state equals the snapshot's
+        block by block, and no size had to be assumed. All four counters are then exact.
     first_deviation
         Where it did not, or None.
     warnings

@@ -6,7 +6,7 @@ key but ``action`` is optional, and what is missing is said in `Trace.warnings`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,11 +15,15 @@ from gpumem_magic._errors import SnapshotError
 from gpumem_magic.trace.collector import paused_collector
 from gpumem_magic.trace.columns import CHUNK, Columns
 from gpumem_magic.trace.interning import StackInterner
-from gpumem_magic.trace.model import Action, DeviceTrace, Events, Region, Trace
+from gpumem_magic.trace.model import Action, DeviceTrace, Region, Trace
 from gpumem_magic.trace.segments import Budget, read_host_segments, read_segments
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
+
+    from gpumem_magic.trace.model import Events
 
 __all__ = ["convert", "from_snapshot"]
 

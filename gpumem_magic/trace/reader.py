@@ -12,7 +12,7 @@ import pickle
 import stat
 import zlib
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from gpumem_magic._errors import SnapshotError
 from gpumem_magic._format import format_bytes
@@ -106,7 +106,7 @@ def _read_bytes(path: Path, limit: int) -> bytes:
         raise SnapshotError(f"cannot be read: {error.strerror or error}") from error
 
 
-def _unpack(packed: IO[bytes], packed_size: int, limit: int) -> bytes:
+def _unpack(packed: gzip.GzipFile | lzma.LZMAFile, packed_size: int, limit: int) -> bytes:
     head = packed.read(8)
     _check_head(head)
     ceiling = min(limit, max(_FREE_RATIO_BELOW, packed_size * _MAX_RATIO))

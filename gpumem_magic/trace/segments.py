@@ -121,5 +121,16 @@ def read_host_segments(
         state = _STATES.get(entry.get("state", ""), BlockState.INACTIVE)
         requested, frames = _requested(entry, size)
         block = Block(address, size, requested, state, stacks.stack(frames))
-        segments.append(Segment(address, size, 0, False, (0, 0), False, block.stack, (block,)))
+        segments.append(
+            Segment(
+                address=address,
+                size=size,
+                stream=0,
+                is_small=False,
+                pool_id=(0, 0),
+                is_expandable=False,
+                stack=block.stack,
+                blocks=(block,),
+            )
+        )
     return tuple(sorted(segments, key=lambda item: item.address))

@@ -1,0 +1,119 @@
+"""Replay a recording under its own setting: exact bytes after every event.
+
+The recording says at which address every allocation went, so only the boundaries of blocks must be followed: a block
+is as large as its rounded request, or as the whole free block it was taken from when the rest was too small to be
+split off. That makes `allocated` exact where rounding alone is not (by 73 MB in one recording).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpumem_magic.allocator.follow import Follower
+from gpumem_magic.allocator.history import History
+from gpumem_magic.allocator.rounding import round_sizes, split_thresholds
+from gpumem_magic.allocator.settings_model import from_torch
+from gpumem_magic.allocator.start import Start, find_start, has_start
+from gpumem_magic.trace.collector import paused_collector
+from gpumem_magic.trace.model import Action
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from gpumem_magic.allocator.history import Lifetimes
+    from gpumem_magic.trace.model import DeviceTrace, Events
+
+__all__ = ["history"]
+
+
+def history(device: DeviceTrace, settings: Mapping[str, object]) -> History:
+    """Replay one device.
+
+    Parameters
+    ----------
+    device
+        Events and final state. Where there are no segments (``kind`` is ``"cpu"`` or ``"host"``), blocks are as large
+        as recorded and `History.reserved` is all zeros.
+    settings
+        `Trace.settings`.
+
+    Returns
+    -------
+    History
+        Counters and lifetimes. The last value of each counter equals the snapshot's own sums whenever there is a
+        final state; a recording that contradicts itself is followed as far as it goes, and `History.warnings` says
+        which figures are not exact.
+    """
+    with paused_collector():
+        return _Replay(device, settings).run()
+
+
+class _Replay:
+    def __init__(self, device: DeviceTrace, settings: Mapping[str, object]) -> None:
+        self.device = device
+        self.events = device.events
+        self.has_segments = device.kind not in {"cpu", "host"}
+        self.settings = from_torch(settings)
+        if np.any(self.events.action == Action.SEGMENT_MAP) and not self.settings.expandable_segments:
+            # The dict is absent in old snapshots, and the option can be changed at run time.
+            self.settings = from_torch({**settings, "expandable_segments": True})
+
+    def run(self) -> History:
+        events = self.events
+        known_start = self.has_segments and not has_start(self.device)
+        start = Start() if known_start else find_start(self.device)
+        follower = Follower(self.device, start)
+        if self.has_segments:
+            requested = np.array([block.requested for block in start.blocks], dtype=np.int64)
+            is_expandable = self.settings.expandable_segments
+            follower.lay_out(round_sizes(requested, self.settings), is_expandable=is_expandable)
+            rounded = round_sizes(events.size, self.settings)
+            follower.follow(rounded, split_thresholds(rounded, self.settings))
+            if self.device.has_snapshot:
+                follower.meet_final_state()
+        else:
+            follower.follow_flat()
+        lifetimes = follower.lifetimes()
+        count = len(events)
+        reserved = self.reserved() if self.has_segments else np.zeros(count + 1, dtype=np.int64)
+        return History(
+            allocated=_integrate(lifetimes, lifetimes.size, lifetimes.free_event, count),
+            active=_integrate(lifetimes, lifetimes.size, lifetimes.release_event, count),
+            requested=_integrate(lifetimes, np.maximum(lifetimes.requested, 0), lifetimes.release_event, count),
+            reserved=reserved,
+            lifetimes=lifetimes,
+            exact=follower.first_deviation is None and not follower.unsure,
+            first_deviation=follower.first_deviation,
+            warnings=follower.warnings(),
+        )
+
+    def reserved(self) -> NDArray[np.int64]:
+        """Segment events summed up, so that the last value is the snapshot's."""
+        return _reserved(self.events, sum(segment.size for segment in self.device.segments), self.device.has_snapshot)
+
+
+def _reserved(events: Events, final: int, has_final: bool) -> NDArray[np.int64]:  # noqa: FBT001 (one caller)
+    change = np.zeros(len(events) + 1, dtype=np.int64)
+    grown = (events.action == Action.SEGMENT_ALLOC) | (events.action == Action.SEGMENT_MAP)
+    shrunk = (events.action == Action.SEGMENT_FREE) | (events.action == Action.SEGMENT_UNMAP)
+    change[1:][grown] = events.size[grown]
+    change[1:][shrunk] = -events.size[shrunk]
+    total = np.cumsum(change)
+    # Without a final state the least that is consistent was there before.
+    total += final - total[-1] if has_final else -min(int(total.min()), 0)
+    return total
+
+
+def _integrate(lifetimes: Lifetimes, size: NDArray[np.int64], end: NDArray[np.int32], count: int) -> NDArray[np.int64]:
+    """Bytes before the first event and after each, from lifetimes that begin at `alloc_event` and end at `end`."""
+    change = np.zeros(count + 1, dtype=np.int64)
+    # Row 0 is "before the first event", row i + 1 is "after event i"; an end of -2 lies before the first event.
+    alive = end != -2
+    np.add.at(change, lifetimes.alloc_event[alive] + 1, size[alive])
+    ended = end >= 0
+    np.subtract.at(change, end[ended] + 1, size[ended])
+    return np.cumsum(change)
