@@ -96,6 +96,9 @@ class Device:
         Compute and graphics contexts, each process once; None when unknown.
     lost
         Why the whole device does not answer, else None.
+    unattributed
+        Used memory that no listed process holds, in bytes, taken when the processes were read; None when unknown.
+        Memory shared or managed by the driver, or a context that ended without cleaning up.
     """
 
     index: int
@@ -113,6 +116,7 @@ class Device:
     processes: tuple[Process, ...] | None = None
     mig: tuple[MigInstance, ...] = ()
     lost: str | None = None
+    unattributed: int | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
 
 

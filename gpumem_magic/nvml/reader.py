@@ -40,6 +40,7 @@ class _Kept:
     mig: tuple[MigInstance, ...] = ()
     power_limit: int | Absence = 0
     mig_mode: bool = False
+    unattributed: int | None = None
     health: tuple[str, ...] = ()
     numa_node: int | None = None
     instances: dict[int, Handle] = field(default_factory=dict)
@@ -133,6 +134,7 @@ class Reader:
         kept.throttle = read.read_throttle(session, handle)
         kept.processes = read.read_processes(session, handle, None if isinstance(memory, Absence) else memory.total)
         kept.mig = read.read_mig(session, handle, kept.instances) if kept.mig_mode else ()
+        kept.unattributed = _unattributed(memory, kept.processes)
 
     def _assemble(self, slot: Slot, handle: Handle, kept: _Kept, memory: Memory | Absence) -> Device:
         session = self._session
@@ -172,8 +174,17 @@ class Reader:
             health=kept.health,
             processes=known("processes", kept.processes),
             mig=kept.mig,
+            unattributed=kept.unattributed,
             missing=missing,
         )
+
+
+def _unattributed(memory: Memory | Absence, processes: tuple[Process, ...] | Absence) -> int | None:
+    if isinstance(memory, Absence) or isinstance(processes, Absence):
+        return None
+    held = [process.used for process in processes]
+    # The two calls are some 50 µs apart, in which a process may have allocated.
+    return None if None in held else max(0, memory.used - sum(used for used in held if used is not None))
 
 
 # A single device that fails so keeps its handle; all devices at once are the driver.

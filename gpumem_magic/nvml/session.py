@@ -223,7 +223,7 @@ class Session:
             return
         if count == 0:
             self._problem = (
-                "The NVIDIA driver runs but shows no GPU; check `nvidia-smi -L`, and in a container its `--gpus`."
+                "The NVIDIA driver runs but shows no GPU; check `nvidia-smi -L`, in a container its `--gpus`."
             )
             self._rescan_at = now + RETRY_SECONDS
             self._slots = []

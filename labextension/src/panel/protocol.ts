@@ -80,6 +80,10 @@ export interface ProcessState {
   command?: string | null;
   /** When the process started. */
   startedUs?: number | null;
+  /** Paths of the kernel's notebooks; of an orphan: those that its kernel had. */
+  notebooks?: string[];
+  /** The terminal's name when the owner is one. */
+  terminal?: string | null;
 }
 
 export interface KernelState {
@@ -96,6 +100,8 @@ export interface KernelState {
   package?: string | null;
   /** The kernel's interpreter, so that the panel can name where to install. */
   python?: string | null;
+  /** Whether the kernel or a child has the device open; only told where PIDs cannot be matched (containers). */
+  opensDevice?: boolean | null;
 }
 
 /** What the client sends on the feed. The server keeps the shortest interval and the longest history asked for. */

@@ -1,0 +1,343 @@
+"""Whose process is this: from the driver's PID up the process tree to a kernel, a terminal or the server.
+
+A PID alone is never trusted: every link of the chain is a PID with its start time, so that a number that was given to
+another process in the meantime leads nowhere. What hung under a kernel is remembered; when the kernel is gone, its
+children that still hold memory are orphans, not strangers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import psutil
+
+from gpumem_magic.nvml.pids import DEVICE_FILES, NAMESPACE_REASON, has_device_open, is_initial_namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["Attributor", "Directory", "KernelEntry", "Owner", "TerminalEntry"]
+
+# Launchers, schedulers and shells between a kernel and its worker make chains of ten at most; more is a loop.
+LONGEST_CHAIN = 64
+_HAS_PROC = sys.platform == "linux"
+# What hung under kernels, by process; the oldest are forgotten.
+MOST_REMEMBERED = 4096
+
+
+@dataclass(frozen=True)
+class KernelEntry:
+    """A kernel as the server knows it.
+
+    Attributes
+    ----------
+    pid
+        Of the process that the server started, or None (gateway, remote, starting) with `missing` saying why.
+    notebooks
+        ``{path, name, type}`` of its sessions, several when notebooks share the kernel.
+    """
+
+    id: str
+    name: str
+    pid: int | None
+    execution_state: str | None = None
+    notebooks: tuple[Mapping[str, str], ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+class TerminalEntry(NamedTuple):
+    """A terminal of the server."""
+
+    name: str
+    pid: int
+
+
+@dataclass(frozen=True)
+class Directory:
+    """Who lives on this server, at one moment."""
+
+    kernels: tuple[KernelEntry, ...] = ()
+    terminals: tuple[TerminalEntry, ...] = ()
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose process it is.
+
+    Attributes
+    ----------
+    owner
+        ``kernel``, ``terminal``, ``server``, ``orphan``, ``other`` or ``foreign``, as the protocol says.
+    kernel_id
+        The kernel's, also for its orphans.
+    notebooks
+        Paths of the notebooks; for orphans those that the kernel had.
+    label
+        The terminal's name.
+    name, command, started_us
+        As far as this user may see them.
+    """
+
+    owner: str
+    kernel_id: str | None = None
+    notebooks: tuple[str, ...] = ()
+    label: str | None = None
+    name: str | None = None
+    command: str | None = None
+    started_us: int | None = None
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+class _Life(NamedTuple):
+    """A process, told apart from later ones of the same number: `started` only serves to compare."""
+
+    pid: int
+    started: float
+
+
+class _Root(NamedTuple):
+    kind: str
+    kernel_id: str | None
+    notebooks: tuple[str, ...]
+    label: str | None
+
+
+class Attributor:
+    """Resolves PIDs against a directory; remembers what it saw. Used by one thread.
+
+    Parameters
+    ----------
+    device_files
+        Beginnings of the device nodes that prove, inside a PID namespace, that a local process is the driver's.
+    server_pid
+        The server's own process.
+    """
+
+    def __init__(self, device_files: tuple[str, ...] = DEVICE_FILES, server_pid: int | None = None) -> None:
+        self._device_files = device_files
+        self._server = _life(os.getpid() if server_pid is None else server_pid)
+        self._roots: dict[_Life, _Root] = {}
+        self._lives: dict[tuple[str, int], _Life] = {}
+        self._remembered: dict[_Life, _Root] = {}
+        self._proven: set[_Life] = set()
+
+    def update(self, directory: Directory) -> None:
+        """Take the kernels and terminals that live now as the roots of process trees."""
+        roots: dict[_Life, _Root] = {}
+        lives: dict[tuple[str, int], _Life] = {}
+        entries = [
+            (kernel.id, kernel.pid, _Root("kernel", kernel.id, _paths(kernel), None)) for kernel in directory.kernels
+        ]
+        entries += [(t.name, t.pid, _Root("terminal", None, (), t.name)) for t in directory.terminals]
+        for key, pid, root in entries:
+            if pid is None:
+                continue
+            # The start time of a root is what it was when it was first seen: if the number now belongs to another
+            # process, before the server noticed the death, that process is not the kernel.
+            life = self._lives.get((key, pid)) or _life(pid)
+            if life is not None:
+                lives[key, pid] = life
+                roots[life] = root
+        if self._server is not None:
+            roots[self._server] = _Root("server", None, (), None)
+        self._roots, self._lives = roots, lives
+        for life, root in roots.items():
+            if root.kind == "kernel":
+                self._remember(life, root)
+
+    def owner(self, pid: int) -> Owner:
+        """Say whose process the driver's `pid` is."""
+        life = _life(pid)
+        if life is None:
+            if is_initial_namespace():
+                return Owner("other", missing={"name": "the process has ended"})
+            return Owner("foreign", missing={"name": NAMESPACE_REASON})
+        if not self._is_local(life):
+            return Owner("foreign", missing={"name": NAMESPACE_REASON})
+        facts = _facts(life)
+        chain = list(_chain(life))
+        served = None
+        for place, link in enumerate(chain):
+            root = self._roots.get(link)
+            if root is None:
+                continue
+            if root.kind == "server":
+                # Where the server is PID 1 (containers), it inherits the orphans of its kernels: look further.
+                served = root
+                break
+            if root.kind == "kernel":
+                for below in chain[: place + 1]:
+                    self._remember(below, root)
+            return _owned(root.kind, root, facts)
+        former = next((self._remembered[link] for link in chain if link in self._remembered), None)
+        if former is None and life != self._server:
+            former = _from_environment(life, self._server)
+        if former is not None:
+            return _owned("orphan", former, facts)
+        return _owned("other" if served is None else "server", None, facts)
+
+    def tree_memory(self, pids: Mapping[str, int | None]) -> dict[str, int | None]:
+        """Add up the resident host memory of each kernel and its descendants, in bytes.
+
+        Pages shared between them count once each, so a tree of forked workers reads high.
+
+        Parameters
+        ----------
+        pids
+            Kernel → PID.
+        """
+        children: dict[int, list[psutil.Process]] = {}
+        processes: dict[int, psutil.Process] = {}
+        # One pass over the machine, about 20 µs a process, instead of one for each kernel.
+        for process in psutil.process_iter(["ppid"]):
+            processes[process.pid] = process
+            children.setdefault(process.info["ppid"], []).append(process)
+        totals: dict[str, int | None] = {}
+        for key, pid in pids.items():
+            root = processes.get(pid) if pid is not None else None
+            totals[key] = None if root is None else sum(_resident(p) for p in _descendants(root, children))
+        return totals
+
+    def has_device_open(self, pid: int | None) -> bool | None:
+        """Whether a kernel or one of its children has the device open; None when it cannot be looked at."""
+        life = None if pid is None else _life(pid)
+        if life is None:
+            return None
+        try:
+            below = psutil.Process(life.pid).children(recursive=True)
+        except psutil.Error:
+            return None
+        answers = [has_device_open(p, self._device_files) for p in (life.pid, *(child.pid for child in below))]
+        return True if True in answers else None if None in answers else False
+
+    def _is_local(self, life: _Life) -> bool:
+        if is_initial_namespace() or life in self._proven:
+            return True
+        if has_device_open(life.pid, self._device_files) is not True:
+            return False
+        self._proven.add(life)
+        return True
+
+    def _remember(self, life: _Life, root: _Root) -> None:
+        self._remembered.pop(life, None)
+        self._remembered[life] = root
+        while len(self._remembered) > MOST_REMEMBERED:
+            self._remembered.pop(next(iter(self._remembered)))
+
+
+def _paths(kernel: KernelEntry) -> tuple[str, ...]:
+    return tuple(notebook["path"] for notebook in kernel.notebooks)
+
+
+def _life(pid: int) -> _Life | None:
+    found = _look_up(pid)
+    return None if found is None else found[0]
+
+
+def _look_up(pid: int) -> tuple[_Life, int] | None:
+    """Find a process and its parent's PID; None when there is no such process."""
+    if _HAS_PROC:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_bytes()
+        except OSError:
+            return None
+        # The name, in parentheses, may hold spaces and parentheses itself. Then state (field 3), ppid (4), …,
+        # starttime in clock ticks since boot (22): unlike a wall-clock time it never changes.
+        fields = stat[stat.rindex(b")") + 2 :].split()
+        return _Life(pid, int(fields[19])), int(fields[1])
+    try:
+        process = psutil.Process(pid)
+        return _Life(pid, process.create_time()), process.ppid()
+    except (psutil.Error, ValueError, OverflowError):
+        return None
+
+
+def _chain(life: _Life) -> Iterator[_Life]:
+    """Go up from a process; a parent that is younger than its child is another process of the same number."""
+    parent: int | None = None
+    for _step in range(LONGEST_CHAIN):
+        found = _look_up(life.pid if parent is None else parent)
+        if found is None or found[0].started > life.started or (parent is None and found[0] != life):
+            return
+        life, above = found
+        yield life
+        if above in (0, life.pid):
+            return
+        parent = above
+
+
+class _Facts(NamedTuple):
+    name: str | None
+    command: str | None
+    started_us: int | None
+
+
+def _facts(life: _Life) -> _Facts:
+    name = command = started_us = None
+    try:
+        process = psutil.Process(life.pid)
+        name = process.name()
+        started_us = int(process.create_time() * 1e6)
+        # Another user's arguments stay theirs, although Linux would show them.
+        if not hasattr(os, "getuid") or process.uids().real == os.getuid():
+            command = " ".join(process.cmdline()) or None
+    except psutil.Error:
+        # It ended while it was looked at.
+        pass
+    return _Facts(name, command, started_us)
+
+
+def _owned(owner: str, root: _Root | None, facts: _Facts) -> Owner:
+    return Owner(
+        owner,
+        kernel_id=root.kernel_id if root else None,
+        notebooks=root.notebooks if root else (),
+        label=root.label if root else None,
+        name=facts.name,
+        command=facts.command,
+        started_us=facts.started_us,
+        missing={} if facts.name is not None else {"name": "the process has ended"},
+    )
+
+
+def _from_environment(life: _Life, server: _Life | None) -> _Root | None:
+    """Recognise a process of a kernel that is gone by the variables it inherited from it.
+
+    jupyter_client gives each kernel ``JPY_PARENT_PID`` (the server) and jupyter_server ``JPY_SESSION_NAME`` (the
+    notebook). Ours: the kernel ended before we saw the process. Another's: only if that server is gone too.
+    """
+    try:
+        environment = psutil.Process(life.pid).environ()
+    except (psutil.Error, OSError):
+        return None
+    parent = environment.get("JPY_PARENT_PID", "")
+    if not parent.isdecimal():
+        return None
+    if server is None or int(parent) != server.pid:
+        other = _life(int(parent))
+        if other is not None and other.started <= life.started:
+            return None
+    path = environment.get("JPY_SESSION_NAME")
+    return _Root("orphan", None, (path,) if path else (), None)
+
+
+def _descendants(root: psutil.Process, children: Mapping[int, list[psutil.Process]]) -> Iterator[psutil.Process]:
+    waiting, seen = [root], set()
+    while waiting:
+        process = waiting.pop()
+        if process.pid in seen:
+            continue
+        seen.add(process.pid)
+        yield process
+        waiting.extend(children.get(process.pid, ()))
+
+
+def _resident(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.Error:
+        return 0
