@@ -1,0 +1,129 @@
+/** What the panel says when something is in the way: one sentence, and the command that helps. Pure. */
+
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { Connection } from './model';
+import type { KernelState, State } from './protocol';
+import { VERSION } from './version';
+
+export interface Message {
+  level: 'info' | 'warning' | 'error';
+  text: string;
+  /** A command to copy. */
+  command: string | null;
+}
+
+const PACKAGE = 'gpumem-magic';
+
+function numbersOf(version: string): number[] {
+  return version
+    .split(/[^0-9]+/)
+    .filter(part => part !== '')
+    .slice(0, 3)
+    .map(Number);
+}
+
+/** Negative when `a` is the older release. */
+export function compareVersions(a: string, b: string): number {
+  const [left, right] = [numbersOf(a), numbersOf(b)];
+  for (let at = 0; at < 3; at += 1) {
+    const difference = (left[at] ?? 0) - (right[at] ?? 0);
+    if (difference !== 0) {
+      return difference;
+    }
+  }
+  return 0;
+}
+
+function absent(trans: TranslationBundle): Message {
+  return {
+    level: 'error',
+    text: trans.__(
+      'The server part of gpumem_magic does not answer. Restart Jupyter; if that does not help, install the package in the environment that runs Jupyter, then restart it:'
+    ),
+    command: `pip install ${PACKAGE}==${VERSION}`
+  };
+}
+
+/** The page and the server's package are of different versions. */
+function mismatch(trans: TranslationBundle, server: string, breaks: boolean): Message {
+  const level = breaks ? 'error' : 'warning';
+  if (compareVersions(server, VERSION) < 0) {
+    return {
+      level,
+      text: trans.__(
+        'The server runs gpumem_magic %1, this page %2. Restart Jupyter; if the versions still differ, install the newer one in the environment that runs Jupyter:',
+        server,
+        VERSION
+      ),
+      command: `pip install --upgrade ${PACKAGE}`
+    };
+  }
+  return {
+    level,
+    text: trans.__(
+      'The server runs gpumem_magic %1, this page %2. Reload the page; if the versions still differ, an old copy of the extension is installed beside the new one:',
+      server,
+      VERSION
+    ),
+    command: 'jupyter labextension list'
+  };
+}
+
+/** What is to be said about server and driver; null when all is well. */
+export function serverMessage(trans: TranslationBundle, connection: Connection, state: State | null): Message | null {
+  switch (connection.kind) {
+    case 'absent':
+      return absent(trans);
+    case 'protocol':
+      return mismatch(trans, connection.package ?? '?', true);
+    case 'forbidden':
+      return {
+        level: 'error',
+        text: trans.__(
+          'The server does not let this user read the monitor. Log in again, or ask who runs it for read access to gpumem-magic.'
+        ),
+        command: null
+      };
+    case 'unreachable':
+      return {
+        level: 'warning',
+        text: trans.__(
+          'The server does not answer. The numbers below are the last that it sent; trying again by itself.'
+        ),
+        command: null
+      };
+    default:
+      return state && state.package !== '' && state.package !== VERSION ? mismatch(trans, state.package, false) : null;
+  }
+}
+
+/** Why there is no device to see, with the next step. */
+export function driverMessage(state: State | null): Message | null {
+  return state?.problem ? { level: 'info', text: state.problem, command: null } : null;
+}
+
+/** What is to be installed in a kernel's own environment; null when nothing, or when nobody looked. */
+export function kernelMessage(trans: TranslationBundle, kernel: KernelState, state: State | null): Message | null {
+  const python = kernel.python ?? 'python';
+  if (kernel.package === null) {
+    return {
+      level: 'info',
+      text: trans.__(
+        'This notebook’s kernel has no gpumem_magic, so its cells cannot be measured. Install it in the kernel’s environment:'
+      ),
+      command: `${python} -m pip install ${PACKAGE}==${VERSION}`
+    };
+  }
+  if (kernel.package !== undefined && state && kernel.package !== state.package) {
+    return {
+      level: 'info',
+      text: trans.__(
+        'This notebook’s kernel has gpumem_magic %1, the server %2. Bring both to one version:',
+        kernel.package,
+        state.package
+      ),
+      command: `${python} -m pip install ${PACKAGE}==${state.package}`
+    };
+  }
+  return null;
+}

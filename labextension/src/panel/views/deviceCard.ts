@@ -1,0 +1,260 @@
+/** Everything about one device. */
+
+import { formatPercent } from '../format';
+import { processesOf } from '../owners';
+import type { DeviceState, MigState } from '../protocol';
+import { type Bar, deviceBar, fullness } from '../segments';
+import { BarView } from './bar';
+import { Card } from './card';
+import { pairText, type ViewContext } from './context';
+import { element, type ItemView, KeyedList, setHidden, setText } from './dom';
+import { GraphView } from './graph';
+import { OwnerList } from './owners';
+import { Value } from './value';
+
+/** A short fact: its name over its value. */
+class Fact {
+  readonly node: HTMLElement;
+
+  constructor(context: ViewContext, name: string) {
+    this._value = new Value(context);
+    const term = element('dt', '', name);
+    this.node = element('div', 'gpumem-fact', term, element('dd', '', this._value.node));
+  }
+
+  set(text: string | null, reason: string | undefined): void {
+    this._value.set(text, reason);
+  }
+
+  private readonly _value: Value;
+}
+
+class Note implements ItemView<string> {
+  readonly node = element('li', 'gpumem-note');
+
+  update(text: string): void {
+    setText(this.node, text);
+  }
+}
+
+/** A MIG instance: a device within the device, with memory and processes of its own. */
+class MigView implements ItemView<MigState> {
+  readonly node = element('li', 'gpumem-mig');
+
+  constructor(private readonly _context: ViewContext) {
+    this._memory = new Value(_context);
+    this._bar = new BarView(_context);
+    this._owners = new OwnerList(_context);
+    const line = element('div', 'gpumem-mig-line', this._name, this._memory.node);
+    this.node.append(line, this._bar.node, this._owners.node);
+  }
+
+  update(instance: MigState): void {
+    const { memoryTotal, memoryUsed, missing } = instance;
+    setText(this._name, `MIG ${instance.index}${instance.name ? ` · ${instance.name}` : ''}`);
+    const known = memoryTotal !== null && memoryUsed !== null;
+    this._memory.set(
+      known ? pairText(this._context, memoryUsed, memoryTotal) : null,
+      missing.memoryUsed ?? missing.memoryTotal
+    );
+    const bar = deviceBar(
+      instance,
+      instance.processes,
+      this._context.model.state?.kernels.map(kernel => kernel.id)
+    );
+    this._bar.update(bar);
+    this._owners.update(instance.processes, bar?.segments ?? []);
+  }
+
+  private readonly _name = element('span', 'gpumem-mig-name');
+  private readonly _memory: Value;
+  private readonly _bar: BarView;
+  private readonly _owners: OwnerList;
+}
+
+/** Nothing is known about it: lost, or not ours to read. */
+export function isSilent(device: DeviceState): boolean {
+  return [device.memoryTotal, device.memoryUsed, device.utilization, device.temperatureC].every(
+    value => value === null
+  );
+}
+
+export class DeviceCard implements ItemView<DeviceState> {
+  constructor(
+    private readonly _context: ViewContext,
+    expanded: boolean
+  ) {
+    const { trans } = _context;
+    this.card = new Card(expanded, () => this.redraw());
+    this.card.node.classList.add('gpumem-device');
+    this._memory = new Value(_context);
+    this._bar = new BarView(_context);
+    this._utilization = new Fact(_context, trans.__('Utilisation'));
+    this._temperature = new Fact(_context, trans.__('Temperature'));
+    this._power = new Fact(_context, trans.__('Power'));
+    this._graph = new GraphView(_context);
+    this._owners = new OwnerList(_context);
+    const throttle = element('ul', 'gpumem-notes');
+    const health = element('ul', 'gpumem-notes gpumem-trouble');
+    const mig = element('ul', 'gpumem-migs');
+    for (const list of [throttle, health, mig]) {
+      list.setAttribute('role', 'list');
+    }
+    throttle.setAttribute('aria-label', trans.__('Why its clocks are held back'));
+    health.setAttribute('aria-label', trans.__('Trouble'));
+    mig.setAttribute('aria-label', trans.__('MIG instances'));
+    this._throttle = new KeyedList(
+      throttle,
+      reason => reason,
+      () => new Note()
+    );
+    this._health = new KeyedList(
+      health,
+      line => line,
+      () => new Note()
+    );
+    this._mig = new KeyedList(
+      mig,
+      instance => instance.uuid ?? String(instance.index),
+      () => new MigView(_context)
+    );
+    setText(this._shared, trans.__('shares the host’s memory'));
+    this._facts.append(this._utilization.node, this._temperature.node, this._power.node);
+    this._silence.setAttribute('role', 'status');
+    this.card.summary.append(
+      element('div', 'gpumem-headline', this._memory.node, this._shared),
+      this._bar.node,
+      this._silence,
+      health
+    );
+    this.card.body.append(this._facts, throttle, this._graph.node, this._owners.node, mig);
+  }
+
+  readonly card: Card;
+
+  get node(): HTMLElement {
+    return this.card.node;
+  }
+
+  /** A new state: everything may differ. */
+  update(device: DeviceState): void {
+    const { trans } = this._context;
+    this._device = device;
+    const silent = isSilent(device);
+    const processes = processesOf(device);
+    this.card.setTitle(trans.__('GPU %1', String(device.index)), device.name ?? '');
+    this.card.node.classList.toggle('gpumem-silent', silent);
+    setHidden(this._shared, !device.unified);
+    setHidden(this._bar.node, silent);
+    setHidden(this._facts, silent);
+    setHidden(this._silence, !silent);
+    if (silent) {
+      const reason = device.missing.memoryTotal ?? device.missing.memoryUsed ?? Object.values(device.missing)[0];
+      setText(this._silence, reason ?? trans.__('This device gives no values, and no reason.'));
+    }
+    this._throttle.sync([...new Set(device.throttle)].map(reason => trans.__('Clocks held back: %1', reason)));
+    setHidden(this._throttle.parent, device.throttle.length === 0);
+    this._health.sync([...new Set(device.health ?? [])]);
+    setHidden(this._health.parent, (device.health ?? []).length === 0);
+    this._mig.sync(device.mig);
+    setHidden(this._mig.parent, device.mig.length === 0);
+    // With MIG the instances list their processes themselves.
+    this._owners.update(device.processes, this._barOf(device)?.segments ?? []);
+    setHidden(this._owners.node, silent);
+    if (processes.some(process => process.owner === 'kernel')) {
+      this.card.suggest();
+    }
+    this._numbers(device, true);
+  }
+
+  /** New numbers for the device that `update` was last given. */
+  tick(): void {
+    if (this._device) {
+      this._numbers(this._device, false);
+      this._owners.updateRest(this._barOf(this._device)?.segments ?? []);
+    }
+  }
+
+  /** Draw the graph anew: the server's history came in, or the card was unfolded. */
+  redraw(): void {
+    if (this._device && this.card.expanded) {
+      this._draw(this._device, true);
+    }
+  }
+
+  private _barOf(device: DeviceState): Bar | null {
+    return deviceBar(
+      device,
+      processesOf(device),
+      this._context.model.state?.kernels.map(kernel => kernel.id)
+    );
+  }
+
+  private _numbers(device: DeviceState, force: boolean): void {
+    const { memoryTotal, memoryUsed, missing } = device;
+    const full = fullness(device);
+    const silent = isSilent(device);
+    this.card.setFigure(full === null ? '' : formatPercent(full));
+    this.card.node.classList.toggle('gpumem-full', full !== null && full >= 0.95);
+    setHidden(this._memory.node, silent);
+    this._memory.set(
+      memoryTotal !== null && memoryUsed !== null
+        ? pairText(this._context, memoryUsed + (device.memoryReserved ?? 0), memoryTotal)
+        : null,
+      missing.memoryUsed ?? missing.memoryTotal
+    );
+    this._bar.update(this._barOf(device));
+    this._utilization.set(
+      device.utilization === null ? null : `${Math.round(device.utilization)} %`,
+      missing.utilization
+    );
+    this._temperature.set(
+      device.temperatureC === null ? null : `${Math.round(device.temperatureC)} °C`,
+      missing.temperatureC
+    );
+    this._power.set(this._watts(device), missing.powerW);
+    if (this.card.expanded) {
+      this._draw(device, force);
+    }
+  }
+
+  private _watts(device: DeviceState): string | null {
+    if (device.powerW === null) {
+      return null;
+    }
+    const watts = String(Math.round(device.powerW));
+    return device.powerLimitW === null
+      ? `${watts} W`
+      : this._context.trans.__('%1 of %2 W', watts, String(Math.round(device.powerLimitW)));
+  }
+
+  private _draw(device: DeviceState, force: boolean): void {
+    const { model } = this._context;
+    const history = model.historyOf(device);
+    this._graph.update(
+      {
+        memory: history.memory,
+        total: device.memoryTotal,
+        utilization: history.utilization,
+        nowUs: model.state?.timeUs ?? 0,
+        spanUs: model.settings.historySeconds * 1e6
+      },
+      force
+    );
+  }
+
+  private readonly _memory: Value;
+  private readonly _bar: BarView;
+  private readonly _utilization: Fact;
+  private readonly _temperature: Fact;
+  private readonly _power: Fact;
+  private readonly _graph: GraphView;
+  private readonly _owners: OwnerList;
+  private readonly _throttle: KeyedList<string>;
+  private readonly _health: KeyedList<string>;
+  private readonly _mig: KeyedList<MigState>;
+  private readonly _facts = element('dl', 'gpumem-facts');
+  private readonly _shared = element('span', 'gpumem-badge');
+  private readonly _silence = element('p', 'gpumem-silence');
+  private _device: DeviceState | null = null;
+}

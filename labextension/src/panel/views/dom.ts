@@ -1,0 +1,103 @@
+/** The few lines of DOM that every view needs: build once, then change only what differs. */
+
+export function element<Tag extends keyof HTMLElementTagNameMap>(
+  tag: Tag,
+  className: string,
+  ...children: (Node | string)[]
+): HTMLElementTagNameMap[Tag] {
+  const node = document.createElement(tag);
+  node.className = className;
+  node.append(...children);
+  return node;
+}
+
+export function setText(node: Node, text: string): void {
+  if (node.textContent !== text) {
+    node.textContent = text;
+  }
+}
+
+/** Set an attribute, or remove it with null. */
+export function setAttribute(node: Element, name: string, value: string | null): void {
+  if (node.getAttribute(name) === value) {
+    return;
+  }
+  if (value === null) {
+    node.removeAttribute(name);
+  } else {
+    node.setAttribute(name, value);
+  }
+}
+
+export function setHidden(node: HTMLElement, hidden: boolean): void {
+  if (node.hidden !== hidden) {
+    node.hidden = hidden;
+  }
+}
+
+/** A button that looks like its content; `label` is what a screen reader says where the content is an icon. */
+export function button(
+  className: string,
+  content: Node | string,
+  label: string | null,
+  act: () => void
+): HTMLButtonElement {
+  const node = element('button', className, content);
+  node.type = 'button';
+  setAttribute(node, 'aria-label', label);
+  node.addEventListener('click', act);
+  return node;
+}
+
+let ids = 0;
+
+/** An id for aria references, unique in the page. */
+export function uniqueId(name: string): string {
+  ids += 1;
+  return `gpumem-${name}-${ids}`;
+}
+
+export interface ItemView<Item> {
+  readonly node: HTMLElement;
+  update(item: Item): void;
+}
+
+/** Children of one node, one view an item: views live as long as their key, and move only when the order changes. */
+export class KeyedList<Item> {
+  constructor(
+    readonly parent: HTMLElement,
+    private readonly _keyOf: (item: Item) => string,
+    private readonly _create: (item: Item) => ItemView<Item>
+  ) {}
+
+  get views(): IterableIterator<ItemView<Item>> {
+    return this._views.values();
+  }
+
+  sync(items: readonly Item[]): void {
+    const wanted = new Set(items.map(this._keyOf));
+    for (const [key, view] of this._views) {
+      if (!wanted.has(key)) {
+        view.node.remove();
+        this._views.delete(key);
+      }
+    }
+    let at: Element | null = this.parent.firstElementChild;
+    for (const item of items) {
+      const key = this._keyOf(item);
+      let view = this._views.get(key);
+      if (!view) {
+        view = this._create(item);
+        this._views.set(key, view);
+      }
+      view.update(item);
+      if (view.node === at) {
+        at = at.nextElementSibling;
+      } else {
+        this.parent.insertBefore(view.node, at);
+      }
+    }
+  }
+
+  private readonly _views = new Map<string, ItemView<Item>>();
+}

@@ -1,0 +1,226 @@
+/** The list under a bar: who holds how much, what can be done about it. It is the bar's legend, too. */
+
+import { formatAge } from '../format';
+import type { ProcessState } from '../protocol';
+import { type OwnerRow, ownerRows } from '../rows';
+import type { Segment } from '../segments';
+import { paint, segmentName } from './bar';
+import { bytesText, type ViewContext } from './context';
+import { button, element, type ItemView, KeyedList, setAttribute, setHidden, setText } from './dom';
+import { Value } from './value';
+
+/** Foreign processes beyond this many are folded: a shared machine has dozens. */
+const SHOWN_OTHERS = 5;
+
+class OwnerView implements ItemView<OwnerRow> {
+  readonly node = element('li', 'gpumem-row');
+
+  constructor(private readonly _context: ViewContext) {
+    const { actions, trans } = _context;
+    this._bytes = new Value(_context);
+    this._link = button('gpumem-link', '', null, () => actions.open(this._row?.kernelId ?? ''));
+    this._more = button('gpumem-more', '⋯', null, () => {
+      const pids = (this._row?.processes ?? []).map(process => process.pid).filter(pid => pid > 0);
+      actions.menu(this._more, { kernelId: this._row?.kernelId ?? null, pids });
+    });
+    this._more.setAttribute('aria-haspopup', 'menu');
+    this._bytes.node.classList.add('gpumem-bytes');
+    this._swatch.setAttribute('aria-hidden', 'true');
+    this._link.dataset.tip = trans.__('Open');
+    const name = element('span', 'gpumem-name', this._link, this._plain);
+    this.node.append(this._swatch, name, this._bytes.node, this._more, this._sub);
+  }
+
+  update(row: OwnerRow): void {
+    this._row = row;
+    const { model, trans } = this._context;
+    paint(this._context, this._swatch, row);
+    const title = this._title(row);
+    const linked = (model.kernel(row.kernelId)?.notebooks.length ?? 0) > 0;
+    setText(linked ? this._link : this._plain, title);
+    setHidden(this._link, !linked);
+    setHidden(this._plain, linked);
+    this._bytes.set(row.bytes === null ? null : bytesText(this._context, row.bytes), row.reason);
+    setText(this._sub, this._detail(row));
+    const actionable = row.kernelId !== null || row.processes.some(process => process.pid > 0);
+    setHidden(this._more, !actionable);
+    setAttribute(this._more, 'aria-label', trans.__('Actions for %1', title));
+  }
+
+  private _title(row: OwnerRow): string {
+    const { trans } = this._context;
+    const process = row.processes[0];
+    if (row.kind === 'kernel') {
+      return segmentName(this._context, row);
+    }
+    if (process?.owner === 'server') {
+      return trans.__('The Jupyter server itself');
+    }
+    return process?.name ?? trans.__('PID %1', String(process?.pid ?? '?'));
+  }
+
+  /** The second line: PIDs, names, and what a tired person needs to know about this one. */
+  private _detail(row: OwnerRow): string {
+    const { model, trans } = this._context;
+    const [process] = row.processes;
+    const words: string[] = [];
+    if (row.kind === 'kernel') {
+      words.push(...row.processes.slice(0, 3).map(child => this._pid(child, row.processes.length > 1)));
+      if (row.processes.length > 3) {
+        words.push(
+          trans._n('%1 more process', '%1 more processes', row.processes.length - 3, row.processes.length - 3)
+        );
+      }
+      const state = model.kernel(row.kernelId)?.executionState;
+      if (state) {
+        words.push(this._state(state));
+      }
+      return words.join(' · ');
+    }
+    if (!process) {
+      return '';
+    }
+    words.push(trans.__('PID %1', String(process.pid)));
+    const nowUs = model.state?.timeUs ?? 0;
+    const age = process.startedUs ? trans.__('since %1', formatAge((nowUs - process.startedUs) / 1e6)) : null;
+    switch (process.owner) {
+      case 'terminal':
+        words.push(trans.__('from a terminal of this server'));
+        break;
+      case 'orphan':
+        words.push(trans.__('its kernel is gone; nothing here uses it any more'));
+        break;
+      case 'foreign':
+        words.push(trans.__('outside this container'));
+        break;
+      default:
+        break;
+    }
+    words.push(
+      ...[age, process.command && process.command !== process.name ? process.command : null].filter(
+        w => w !== null && w !== undefined
+      )
+    );
+    return words.join(' · ');
+  }
+
+  private _pid(process: ProcessState, withBytes: boolean): string {
+    const { trans } = this._context;
+    const pid = trans.__('PID %1', String(process.pid));
+    const name = process.name ? `${pid} ${process.name}` : pid;
+    return withBytes && process.used !== null ? `${name} ${bytesText(this._context, process.used)}` : name;
+  }
+
+  private _state(state: string): string {
+    const { trans } = this._context;
+    switch (state) {
+      case 'idle':
+        return trans.__('idle');
+      case 'busy':
+        return trans.__('busy');
+      case 'starting':
+        return trans.__('starting');
+      case 'restarting':
+        return trans.__('restarting');
+      case 'dead':
+        return trans.__('dead');
+      default:
+        return state;
+    }
+  }
+
+  private readonly _bytes: Value;
+  private readonly _link: HTMLButtonElement;
+  private readonly _more: HTMLButtonElement;
+  private readonly _plain = element('span', 'gpumem-plain');
+  private readonly _swatch = element('span', 'gpumem-swatch');
+  private readonly _sub = element('span', 'gpumem-sub');
+  private _row: OwnerRow | null = null;
+}
+
+/** What is no process: not attributed, driver, free. */
+class RestView implements ItemView<Segment> {
+  readonly node = element('li', 'gpumem-row gpumem-rest');
+
+  constructor(private readonly _context: ViewContext) {
+    this._swatch.setAttribute('aria-hidden', 'true');
+    this.node.append(this._swatch, this._name, this._bytes, this._sub);
+  }
+
+  update(part: Segment): void {
+    const { trans } = this._context;
+    paint(this._context, this._swatch, part);
+    setText(this._name, segmentName(this._context, part));
+    setText(this._bytes, bytesText(this._context, part.bytes));
+    const hint = part.kind === 'unattributed' ? trans.__('used, but by no process that is visible from here') : '';
+    setText(this._sub, hint);
+    setHidden(this._sub, hint === '');
+  }
+
+  private readonly _swatch = element('span', 'gpumem-swatch');
+  private readonly _name = element('span', 'gpumem-name');
+  private readonly _bytes = element('span', 'gpumem-value gpumem-bytes');
+  private readonly _sub = element('span', 'gpumem-sub');
+}
+
+export class OwnerList {
+  readonly node = element('div', 'gpumem-owners');
+
+  constructor(private readonly _context: ViewContext) {
+    const owners = element('ul', 'gpumem-rows');
+    const rest = element('ul', 'gpumem-rows');
+    for (const list of [owners, rest]) {
+      // Safari drops the role of a list without bullets.
+      list.setAttribute('role', 'list');
+    }
+    this._owners = new KeyedList(
+      owners,
+      row => row.key,
+      () => new OwnerView(_context)
+    );
+    this._rest = new KeyedList(
+      rest,
+      part => part.kind,
+      () => new RestView(_context)
+    );
+    this._all = button('gpumem-link gpumem-all', '', null, () => {
+      this._expanded = !this._expanded;
+      this._fold();
+    });
+    this.node.append(owners, this._all, rest);
+  }
+
+  /** @param segments Parts of the bar; of these only what no process holds is listed. */
+  update(processes: readonly ProcessState[], segments: readonly Segment[]): void {
+    this._rows = ownerRows(processes);
+    this._fold();
+    this.updateRest(segments);
+  }
+
+  /** Between two states only these change. */
+  updateRest(segments: readonly Segment[]): void {
+    this._rest.sync(segments.filter(part => ['unattributed', 'driver', 'free'].includes(part.kind)));
+  }
+
+  private _fold(): void {
+    const { trans } = this._context;
+    const others = this._rows.filter(row => row.kind === 'other');
+    const folded = others.length > SHOWN_OTHERS + 1 ? others.length - SHOWN_OTHERS : 0;
+    const hidden = new Set(this._expanded ? [] : others.slice(others.length - folded));
+    this._owners.sync(this._rows.filter(row => !hidden.has(row)));
+    setHidden(this._all, folded === 0);
+    setAttribute(this._all, 'aria-expanded', String(this._expanded));
+    setText(
+      this._all,
+      this._expanded
+        ? trans.__('Show fewer processes')
+        : trans._n('Show %1 more process', 'Show %1 more processes', folded, folded)
+    );
+  }
+
+  private readonly _owners: KeyedList<OwnerRow>;
+  private readonly _rest: KeyedList<Segment>;
+  private readonly _all: HTMLButtonElement;
+  private _rows: OwnerRow[] = [];
+  private _expanded = false;
+}
