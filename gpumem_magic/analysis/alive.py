@@ -150,9 +150,9 @@ def _owner(
     if number < 0:
         return None, None, None, "allocated before the recording began"
     if number == 0:
-        reason = "no Python stack (autograd's thread, or C++ code)" if has_stacks else "recorded without stacks"
+        reason = "no Python stack: autograd's thread or C++ code" if has_stacks else "recorded without stacks"
         return None, None, None, reason
     frame = choose(stacks.resolve(number))
     if frame is None:
-        return None, None, None, "no Python stack (autograd's thread, or C++ code)"
+        return None, None, None, "no Python stack: autograd's thread or C++ code"
     return frame.filename, frame.line or None, frame.name, None
