@@ -58,8 +58,7 @@ class _Source:
 
     def _take(self, reading: Reading) -> None:
         self._faults.note(reading)
-        pids = {process.pid for device in reading.devices for process in device.processes or ()}
-        self._last = reading, {pid: self._attributor.owner(pid) for pid in pids}
+        self._last = reading, {pid: self._attributor.owner(pid) for pid in reading.pids}
         self.fresh.set()
 
 

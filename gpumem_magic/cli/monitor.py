@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from gpumem_magic._format import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from gpumem_magic.nvml.model import Device, Reading
+    from gpumem_magic.nvml.model import Device, Memory, Process, Reading
     from gpumem_magic.server.attribution import Owner
 
 __all__ = ["add_parsers", "device_lines", "reading_with_owners"]
@@ -89,8 +89,7 @@ def reading_with_owners() -> tuple[Reading, dict[int, Owner]]:
 
     reading = read_all()
     attributor = Attributor()
-    pids = {process.pid for device in reading.devices for process in device.processes or ()}
-    return reading, {pid: attributor.owner(pid) for pid in pids}
+    return reading, {pid: attributor.owner(pid) for pid in reading.pids}
 
 
 def _run_devices(arguments: argparse.Namespace) -> int:
@@ -99,7 +98,7 @@ def _run_devices(arguments: argparse.Namespace) -> int:
         print(json.dumps(_as_json(reading, owners)))
         return 0
     if reading.problem is not None:
-        from gpumem_magic.nvml.host import read_host  # noqa: PLC0415 -- as above
+        from gpumem_magic.nvml.host import read_host
 
         host = read_host()
         print(reading.problem)
@@ -121,10 +120,7 @@ def _as_json(reading: Reading, owners: dict[int, Owner]) -> dict[str, Any]:
                 "index": device.index,
                 "uuid": device.uuid,
                 "name": device.name,
-                "memory": {
-                    part: None if device.memory is None else getattr(device.memory, part)
-                    for part in ("total", "used", "reserved", "free")
-                },
+                "memory": _memory_json(device.memory),
                 "utilization": device.utilization,
                 "temperature_c": device.temperature_c,
                 "power_w": device.power_w,
@@ -133,18 +129,14 @@ def _as_json(reading: Reading, owners: dict[int, Owner]) -> dict[str, Any]:
                 "health": device.health,
                 "unified": device.unified,
                 "unattributed": device.unattributed,
-                "processes": [
-                    {"pid": p.pid, "used": p.used, "name": owners[p.pid].name} for p in device.processes or ()
-                ],
+                "processes": _processes_json(device.processes or (), owners),
                 "mig": [
                     {
                         "index": instance.index,
                         "uuid": instance.uuid,
                         "name": instance.name,
-                        "memory": {
-                            part: None if instance.memory is None else getattr(instance.memory, part)
-                            for part in ("total", "used", "reserved", "free")
-                        },
+                        "memory": _memory_json(instance.memory),
+                        "processes": _processes_json(instance.processes, owners),
                         "missing": instance.missing,
                     }
                     for instance in device.mig
@@ -154,6 +146,15 @@ def _as_json(reading: Reading, owners: dict[int, Owner]) -> dict[str, Any]:
             for device in reading.devices
         ],
     }
+
+
+def _memory_json(memory: Memory | None) -> dict[str, int | None]:
+    parts = ("total", "used", "reserved", "free")
+    return {part: None if memory is None else getattr(memory, part) for part in parts}
+
+
+def _processes_json(processes: Sequence[Process], owners: dict[int, Owner]) -> list[dict[str, Any]]:
+    return [{"pid": p.pid, "used": p.used, "name": owners[p.pid].name} for p in processes]
 
 
 def device_lines(device: Device, owners: dict[int, Owner]) -> Iterator[str]:
@@ -179,9 +180,15 @@ def device_lines(device: Device, owners: dict[int, Owner]) -> Iterator[str]:
         slice_ = instance.memory
         size = "memory unknown" if slice_ is None else f"{format_bytes(slice_.used)} of {format_bytes(slice_.total)}"
         yield f"  MIG {instance.index}  {instance.name or ''}  {size}"
-    if device.processes is None:
+        yield from _process_lines(instance.processes, owners)
+    if device.processes is None and not device.mig:
         yield f"  processes unknown: {device.missing.get('processes', 'no reason given')}"
-    for process in device.processes or ():
+    # In MIG mode, processes are listed under the instance they run in.
+    yield from _process_lines(() if device.mig else device.processes or (), owners)
+
+
+def _process_lines(processes: Sequence[Process], owners: dict[int, Owner]) -> Iterator[str]:
+    for process in processes:
         held = "?" if process.used is None else format_bytes(process.used)
         owner = owners.get(process.pid)
         name = (owner.name if owner else None) or (owner.missing.get("name", "") if owner else "")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -19,9 +18,11 @@ from gpumem_magic.nvml.sampling import default_session
 from gpumem_magic.server.attribution import Attributor
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from rich.console import RenderableType
 
-    from gpumem_magic.nvml.model import Device, Reading
+    from gpumem_magic.nvml.model import Device, Process, Reading
 
 __all__ = ["render", "watch"]
 
@@ -76,50 +77,74 @@ def render(reading: Reading, attributor: Attributor) -> RenderableType:
         host = read_host()
         memory = f"host memory {format_bytes(host.used)} of {format_bytes(host.total)}"
         return Group(head, Text(reading.problem, style="yellow"), Text(memory))
-    table = Table(box=box.SIMPLE_HEAD, expand=True, pad_edge=False)
-    table.add_column("GPU", no_wrap=True)
-    table.add_column("Memory", ratio=1)
-    for title in ("Used", "Total", "Busy", "Temp", "Power"):
-        table.add_column(title, justify="right", no_wrap=True)
+    parts: list[RenderableType] = [head]
     for device in reading.devices:
-        _add_device(table, device)
-        _add_processes(table, device, attributor)
-    return Group(head, table)
+        parts.append(_device_row(device))
+        parts.extend(Text(f"    {words}", style="yellow") for words in _notes(device))
+        parts.extend(_instances(device))
+        if not device.mig:
+            parts.extend(_holders(device.processes or (), attributor))
+    return Group(*parts)
 
 
-def _add_device(table: Table, device: Device) -> None:
+def _device_row(device: Device) -> RenderableType:
+    # Every device has a grid of its own with the same widths, so that lines under it may use the whole terminal.
+    row = Table.grid(expand=True, padding=(0, 1))
+    row.add_column(ratio=3, no_wrap=True, overflow="ellipsis")
+    row.add_column(ratio=4)
+    for width in (22, 6, 6, 14):
+        row.add_column(justify="right", no_wrap=True, width=width)
     # Names come from the driver, processes from anybody: shown as text, never as markup.
-    title = Text(f"{device.index} {device.name or '?'}", style="bold")
-    if device.lost is not None:
-        table.add_row(title, Text(device.lost, style="red"))
-        return
+    title = Text(f"{device.index}  {device.name or '?'}", style="bold")
     memory = device.memory
     if memory is None:
-        bar: RenderableType = Text(device.missing.get("memory", ""), style="yellow")
-        used = total = "?"
-    else:
-        taken = memory.used + (memory.reserved or 0)
-        share = taken / memory.total
-        color = "red" if share >= FULL_SHARE else "yellow" if share >= WIDE_SHARE else "green"
-        bar = ProgressBar(total=memory.total, completed=taken, complete_style=color, finished_style=color)
-        used, total = format_bytes(memory.used), format_bytes(memory.total)
+        row.add_row(title, "", "?", _or_unknown(device.utilization, "%"), _or_unknown(device.temperature_c, "°C"), "")
+        return row
+    taken = memory.used + (memory.reserved or 0)
+    share = taken / memory.total
+    color = "red" if share >= FULL_SHARE else "yellow" if share >= WIDE_SHARE else "green"
     power = "?" if device.power_w is None else f"{device.power_w:.0f} W"
-    busy = "?" if device.utilization is None else f"{device.utilization} %"
-    heat = "?" if device.temperature_c is None else f"{device.temperature_c} °C"
-    table.add_row(title, bar, used, total, busy, heat, power)
-    for words in (*(device.throttle or ()), *device.health):
-        table.add_row("", Text(words, style="yellow"))
+    if device.power_w is not None and device.power_limit_w is not None:
+        power = f"{device.power_w:.0f} / {device.power_limit_w:.0f} W"
+    row.add_row(
+        title,
+        ProgressBar(total=memory.total, completed=taken, complete_style=color, finished_style=color),
+        f"{format_bytes(memory.used)} / {format_bytes(memory.total)}",
+        _or_unknown(device.utilization, "%"),
+        _or_unknown(device.temperature_c, "°C"),
+        power,
+    )
+    return row
+
+
+def _or_unknown(value: int | None, unit: str) -> str:
+    return "?" if value is None else f"{value} {unit}"
+
+
+def _notes(device: Device) -> Iterator[str]:
+    if device.lost is not None:
+        yield f"lost: {device.lost}"
+        return
+    if device.unified:
+        yield "shares the host's memory"
+    for field in ("memory", "processes"):
+        if field in device.missing and not device.mig:
+            yield f"{field} unknown: {device.missing[field]}"
+    yield from device.throttle or ()
+    yield from device.health
+
+
+def _instances(device: Device) -> Iterator[RenderableType]:
     for instance in device.mig:
-        held = instance.memory
-        sizes = ("?", "?") if held is None else (format_bytes(held.used), format_bytes(held.total))
-        table.add_row(Text(f"  MIG {instance.index}"), Text(instance.name or ""), *sizes)
+        memory = instance.memory
+        size = "?" if memory is None else f"{format_bytes(memory.used)} / {format_bytes(memory.total)}"
+        holders = ", ".join(str(process.pid) for process in instance.processes)
+        yield Text(f"    MIG {instance.index}  {instance.name or ''}  {size}  {holders and 'PID ' + holders}")
 
 
-def _add_processes(table: Table, device: Device, attributor: Attributor) -> None:
-    if device.processes is None and device.lost is None:
-        table.add_row("", Text(device.missing.get("processes", ""), style="dim"))
-    for process in sorted(device.processes or (), key=lambda p: -(p.used or 0)):
+def _holders(processes: Sequence[Process], attributor: Attributor) -> Iterator[RenderableType]:
+    for process in sorted(processes, key=lambda p: -(p.used or 0)):
         owner = attributor.owner(process.pid)
         what = owner.command or owner.name or owner.missing.get("name", "")
         held = "?" if process.used is None else format_bytes(process.used)
-        table.add_row(Text(f"  {process.pid}", style="dim"), Text(what, overflow="ellipsis", no_wrap=True), held)
+        yield Text(f"    {process.pid:>8}  {held:>9}  {what}", no_wrap=True, overflow="ellipsis")

@@ -141,6 +141,12 @@ class Reading:
     problem: str | None
     devices: tuple[Device, ...] = ()
 
+    @property
+    def pids(self) -> set[int]:
+        """Every PID that holds a context on a device or MIG instance."""
+        holders: list[Device | MigInstance] = [*self.devices, *(mig for device in self.devices for mig in device.mig)]
+        return {process.pid for holder in holders for process in holder.processes or ()}
+
 
 @dataclass(frozen=True)
 class MemoryReading:

@@ -231,9 +231,7 @@ class Monitor:
         self._faults.note(reading)
         directory = self._directory
         self._attributor.update(directory)
-        pids = {process.pid for device in reading.devices for process in device.processes or ()}
-        pids |= {p.pid for device in reading.devices for instance in device.mig for p in instance.processes}
-        owners = {pid: self._attributor.owner(pid) for pid in pids}
+        owners = {pid: self._attributor.owner(pid) for pid in reading.pids}
         host = read_host()
         now = time.monotonic()
         roots = {kernel.id: kernel.pid for kernel in directory.kernels}
