@@ -1,0 +1,84 @@
+"""What the autograd graph behind a tensor keeps alive: nodes, and the tensors that they saved for backward."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from gpumem_magic.holders.tensors import Torch
+
+__all__ = ["GraphWalk", "Saved"]
+
+
+class Saved(NamedTuple):
+    """A tensor that a node keeps, how it is called there, and how many nodes were passed to get to it."""
+
+    tensor: object
+    name: str
+    nodes: int
+
+
+class GraphWalk:
+    """Walk graphs once, however many tensors share them.
+
+    Saved tensors are read through ``SavedTensor.data``, which unpacks nothing: the unpack hook of a checkpoint would
+    run its forward again. torch versions without it show nodes, but not what they saved.
+    """
+
+    def __init__(self, torch: Torch, deadline: float) -> None:
+        self.cut = False
+        self._torch = torch
+        self._deadline = deadline
+        self._seen: dict[int, object] = {}
+        self._saved_names: dict[type, tuple[str, ...]] = {}
+
+    def behind(self, tensor: object) -> tuple[list[Saved], int]:
+        """Return what the graph of `tensor` saved, and its number of nodes that were not met before."""
+        start = self._torch.grad_fn(tensor)
+        saved: list[Saved] = []
+        count = 0
+        pending = [] if start is None else [start]
+        while pending:
+            node: Any = pending.pop()
+            if id(node) in self._seen:
+                continue
+            # Kept, so that the id stays this node's.
+            self._seen[id(node)] = node
+            count += 1
+            if count % 256 == 0 and time.monotonic() > self._deadline:
+                self.cut = True
+                break
+            saved += self._saved_by(node, count)
+            pending += [child for child, _ in node.next_functions if child is not None]
+        return saved, count
+
+    def _names(self, node: object) -> tuple[str, ...]:
+        kind = type(node)
+        names = self._saved_names.get(kind)
+        if names is None:
+            names = tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
+            self._saved_names[kind] = names
+        return names
+
+    def _saved_by(self, node: Any, count: int) -> list[Saved]:
+        found: list[Saved] = []
+        kind = type(node).__name__
+        for name in self._names(node):
+            try:
+                raw = getattr(node, name)
+            except RuntimeError:
+                continue  # freed by backward: nothing is held any more
+            for item in raw if isinstance(raw, (list, tuple)) else (raw,):
+                value = getattr(item, "data", None)
+                if value is not None and self._torch.is_tensor(type(value)):
+                    found.append(Saved(value, f"{kind}.{name.removeprefix('_raw_')}", count))
+        # A custom Function's ctx: what forward() stored as plain attributes lives as long as the graph.
+        attributes = getattr(node, "__dict__", None)
+        for name, value in attributes.items() if type(attributes) is dict else ():
+            if self._torch.is_tensor(type(value)):
+                found.append(Saved(value, f"{kind} attribute `{name}`", count))
+        variable = getattr(node, "variable", None)  # AccumulateGrad
+        if variable is not None:
+            found.append(Saved(variable, f"{kind}.variable", count))
+        return found

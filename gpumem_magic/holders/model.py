@@ -1,0 +1,111 @@
+"""What a scan for holders found: plain values, no tensor, frame or module kept."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+__all__ = ["Category", "Holder", "HolderKind", "HolderScan", "Storage"]
+
+
+class HolderKind(enum.Enum):
+    """What kind of thing keeps memory alive, in the order of how much a user can do about it."""
+
+    VARIABLE = "variable"
+    OUTPUT = "output history"
+    LAST_ERROR = "last error"
+    HANDLED_ERROR = "error being handled"
+    DEBUGGER = "debugger"
+    RUNNING = "running code"
+    GRAPH = "autograd graph"
+    MODULE = "imported module"
+    CYCLE = "reference cycle"
+    UNKNOWN = "no Python holder found"
+
+
+class Category(enum.Enum):
+    """What a tensor is for, as far as its holder tells."""
+
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    GRADIENT = "gradient"
+    OPTIMIZER = "optimizer state"
+    ACTIVATION = "activation"
+    OTHER = "tensor"
+
+
+@dataclass(frozen=True)
+class Holder:
+    """One way to reach a storage.
+
+    `path` is what a user could type or recognise: ``trainer.model.layers[3].weight``, ``Out[7]``,
+    ``last error: ValueError in train(), local `acts```. `root` is its beginning alone.
+    """
+
+    kind: HolderKind
+    path: str
+    root: str
+
+
+@dataclass(frozen=True)
+class Storage:
+    """One live tensor storage.
+
+    Attributes
+    ----------
+    device
+        ``"cuda:0"``, ``"cpu"``.
+    address
+        Device address of its first byte.
+    size
+        Bytes of the storage, counted once however many tensors share it.
+    tensors
+        Python tensors that share it.
+    shape, dtype
+        Of the largest of these tensors.
+    category
+        What it is for.
+    holders
+        Ways to reach it, the most useful first; never empty.
+    graph_nodes
+        Autograd nodes between the holder and this storage, 0 when it is held directly.
+    """
+
+    device: str
+    address: int
+    size: int
+    tensors: int
+    shape: tuple[int, ...]
+    dtype: str
+    category: Category
+    holders: tuple[Holder, ...]
+    graph_nodes: int = 0
+
+
+@dataclass(frozen=True)
+class HolderScan:
+    """The outcome of one scan.
+
+    Attributes
+    ----------
+    storages
+        Largest first.
+    objects
+        Python objects visited.
+    seconds
+        How long it took.
+    cut
+        Why it ended early, or None when it is complete.
+    graphs
+        Root path → autograd nodes that it keeps alive, for roots that keep more than a handful.
+    """
+
+    storages: tuple[Storage, ...]
+    objects: int
+    seconds: float
+    cut: str | None
+    graphs: tuple[tuple[str, int], ...] = ()
+
+    def total(self, device: str | None = None) -> int:
+        """Sum the bytes of all storages, of one device when named."""
+        return sum(storage.size for storage in self.storages if device is None or storage.device == device)

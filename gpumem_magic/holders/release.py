@@ -1,0 +1,167 @@
+"""Give back what the notebook keeps by accident, step by step, and say what each step freed, measured."""
+
+from __future__ import annotations
+
+import gc
+import re
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpumem_magic._errors import BadUsageError
+from gpumem_magic._format import format_bytes
+from gpumem_magic.holders.tensors import live_tensors, loaded_torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gpumem_magic.holders.tensors import Torch
+
+__all__ = ["Freed", "release", "release_text"]
+
+_OUTPUT = re.compile(r"_{1,3}|_\d+")
+
+
+class Freed(NamedTuple):
+    """What one step gave back, in bytes by device: tensors that died, and memory returned to the driver."""
+
+    step: str
+    tensors: dict[str, int]
+    returned: dict[str, int]
+
+
+def release(shell: Any, *, outputs: bool = False, variables: Iterable[str] = ()) -> tuple[Freed, ...]:
+    """Release what is kept by accident; touch no device that has no context.
+
+    Parameters
+    ----------
+    shell
+        IPython's shell.
+    outputs
+        Also forget ``Out`` and ``_``: they may be wanted.
+    variables
+        Names to delete from the notebook.
+
+    Raises
+    ------
+    BadUsageError
+        When a name is not defined; nothing was released then.
+    """
+    names = list(variables)
+    unknown = [name for name in names if name not in shell.user_ns]
+    if unknown:
+        raise BadUsageError(f"not defined in this notebook: {', '.join(unknown)}; nothing was released")
+    torch = loaded_torch()
+    steps: list[tuple[str, Callable[[], None]]] = [
+        # First, so that what is garbage already is not counted as freed by another step.
+        ("reference cycles", lambda: None),
+        ("last error", lambda: _forget_errors(shell)),
+    ]
+    if outputs:
+        steps.append(("output history", lambda: _forget_outputs(shell)))
+    if names:
+        steps.append((f"variables {', '.join(names)}", lambda: _forget_variables(shell, names)))
+    if torch is not None:
+        steps.append(("torch's free cache", lambda: _empty_cache(torch)))
+    done = []
+    before = _measure(torch)
+    for name, step in steps:
+        step()
+        # Frames, modules and graphs sit in cycles of their own: what a step let go dies with a collection.
+        if name != "torch's free cache":
+            gc.collect()
+        after = _measure(torch)
+        done.append(Freed(name, _difference(before[0], after[0]), _difference(before[1], after[1])))
+        before = after
+    return tuple(done)
+
+
+def _difference(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    return {device: size - after.get(device, 0) for device, size in before.items() if size > after.get(device, 0)}
+
+
+def _contexts(torch: Torch) -> list[int]:
+    """Return the CUDA devices that this process has a context on."""
+    cuda = torch.module.cuda
+    if not cuda.is_initialized():
+        return []
+    return [index for index in range(cuda.device_count()) if cuda.memory_reserved(index) > 0]
+
+
+def _measure(torch: Torch | None) -> tuple[dict[str, int], dict[str, int]]:
+    """Return bytes held by tensors and bytes reserved, by device."""
+    if torch is None:
+        return {}, {}
+    cuda = torch.module.cuda
+    held = {f"cuda:{index}": int(cuda.memory_allocated(index)) for index in _contexts(torch)}
+    reserved = {f"cuda:{index}": int(cuda.memory_reserved(index)) for index in _contexts(torch)}
+    storages = {torch.storage(tensor) for tensor in live_tensors(torch)}
+    on_cpu = sum(key.size for key in storages if key is not None and key.device == "cpu")
+    if on_cpu:
+        held["cpu"] = on_cpu
+    return held, reserved
+
+
+def _forget_errors(shell: Any) -> None:
+    formatters = [formatter for name in ("InteractiveTB", "SyntaxTB") if (formatter := getattr(shell, name, None))]
+    tracebacks = [getattr(sys, "last_traceback", None), *(getattr(item, "tb", None) for item in formatters)]
+    for name in ("last_exc", "last_value"):
+        error = getattr(sys, name, None)
+        seen: set[int] = set()
+        while isinstance(error, BaseException) and id(error) not in seen:
+            seen.add(id(error))
+            tracebacks.append(error.__traceback__)
+            error = error.__cause__ or error.__context__
+    for name in ("last_exc", "last_value", "last_type", "last_traceback"):
+        if hasattr(sys, name):
+            delattr(sys, name)
+    for formatter in formatters:
+        formatter.tb = None
+        if getattr(formatter, "pdb", None) is not None:
+            formatter.pdb = None
+        for name in ("etype", "evalue", "_value"):
+            if hasattr(formatter, name):
+                setattr(formatter, name, None)
+    for item in tracebacks:
+        if item is not None:
+            # Whoever else keeps the traceback keeps empty frames. Running frames are passed over by clear_frames.
+            traceback.clear_frames(item)
+
+
+def _forget_outputs(shell: Any) -> None:
+    for space in (shell.user_ns, getattr(shell, "user_ns_hidden", None) or {}):
+        history = space.get("_oh")
+        if isinstance(history, dict):
+            history.clear()
+        for name in [name for name in space if _OUTPUT.fullmatch(name)]:
+            if name in {"_", "__", "___"}:
+                space[name] = ""
+            else:
+                del space[name]
+    hook = getattr(shell, "displayhook", None)
+    for name in ("_", "__", "___"):
+        if hasattr(hook, name):
+            setattr(hook, name, "")
+
+
+def _forget_variables(shell: Any, names: list[str]) -> None:
+    for name in names:
+        shell.user_ns.pop(name, None)
+
+
+def _empty_cache(torch: Torch) -> None:
+    cuda = torch.module.cuda
+    for index in _contexts(torch):
+        # Under the device's own guard: the call would otherwise make a context on the current device.
+        with cuda.device(index):
+            cuda.empty_cache()
+
+
+def release_text(steps: Iterable[Freed]) -> str:
+    """Write what each step freed, one line each."""
+    lines = ["gpumem: released"]
+    for step in steps:
+        parts = [f"{format_bytes(size)} of tensors on {device}" for device, size in step.tensors.items()]
+        parts += [f"{format_bytes(size)} back to the driver on {device}" for device, size in step.returned.items()]
+        lines.append(f"  {step.step}: {', '.join(parts) if parts else 'nothing'}")
+    return "\n".join(lines)

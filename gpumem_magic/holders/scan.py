@@ -1,0 +1,209 @@
+"""Who holds this memory: every live tensor storage, and how the notebook reaches it."""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import TYPE_CHECKING, Any
+
+from gpumem_magic.holders.cycles import find_cycles
+from gpumem_magic.holders.graph import GraphWalk
+from gpumem_magic.holders.model import Category, Holder, HolderKind, HolderScan, Storage
+from gpumem_magic.holders.roots import error_roots, module_roots, namespace_roots, running_roots
+from gpumem_magic.holders.tensors import live_tensors, loaded_torch
+from gpumem_magic.holders.walk import Walk
+
+if TYPE_CHECKING:
+    from gpumem_magic.holders.tensors import StorageKey, Torch
+
+__all__ = ["who_holds"]
+
+# Walking every imported library takes most of a second in a process with torch: not for a rest of a few constants.
+_MODULE_SHARE = 0.01
+
+_UNKNOWN = Holder(HolderKind.UNKNOWN, "no Python object found: a library, a captured graph or C++ code", "")
+
+
+class _Found:
+    """What is known of one storage so far."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[int, Any] = {}
+        self.holders: dict[str, Holder] = {}
+        self.category = Category.OTHER
+        self.nodes = 0
+
+
+def who_holds(shell: Any, *, budget: float = 2.0) -> HolderScan:
+    """Find every live tensor storage and how it is reached.
+
+    Nothing is kept alive by the result, no code of the objects found runs, torch is not imported.
+
+    Parameters
+    ----------
+    shell
+        IPython's shell, or anything with a ``user_ns``.
+    budget
+        Seconds; when they are over the scan stops and says so.
+
+    Returns
+    -------
+    HolderScan
+        Largest storage first.
+    """
+    started = time.monotonic()
+    torch = loaded_torch()
+    if torch is None:
+        return HolderScan((), 0, 0.0, "torch is not imported in this process: there are no tensors")
+    was_enabled = gc.isenabled()
+    gc.disable()  # a collection in the middle would run finalisers of the objects that are being looked at
+    try:
+        return _Scan(shell, torch, started, budget).result()
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class _Scan:
+    def __init__(self, shell: Any, torch: Torch, started: float, budget: float) -> None:
+        self._shell = shell
+        self._torch = torch
+        self._started = started
+        self._budget = budget
+        deadline = started + budget
+        self._walk = Walk(deadline, torch)
+        self._graph = GraphWalk(torch, deadline)
+        self._found: dict[StorageKey, _Found] = {}
+        self._graphs: list[tuple[str, int]] = []
+
+    def result(self) -> HolderScan:
+        everyone = live_tensors(self._torch)
+        namespaces = [self._shell.user_ns, getattr(self._shell, "user_ns_hidden", None), self._shell]
+        self._walk.keep_out([*namespaces, everyone, self, self.__dict__, self._walk, self._walk.__dict__])
+        self._walk.keep_out([self._found, self._walk.visited, self._walk.tensors])
+        roots = [*namespace_roots(self._shell), *error_roots(self._shell), *running_roots()]
+        self._walk.run(roots)
+        self._name_reached()
+        self._name_saved()
+        if self._unnamed_share(everyone) > _MODULE_SHARE:
+            self._walk.run(module_roots())
+            self._name_reached()
+        self._name_rest(everyone)
+        return self._finish()
+
+    def _unnamed_share(self, everyone: list[object]) -> float:
+        """Return the share of bytes whose holder is not known yet."""
+        total = unnamed = 0
+        for key in {key for tensor in everyone if (key := self._torch.storage(tensor)) is not None}:
+            entry = self._found.get(key)
+            total += key.size
+            unnamed += 0 if entry is not None and entry.holders else key.size
+        return unnamed / total if total else 0.0
+
+    def _entry(self, tensor: Any) -> _Found | None:
+        key = self._torch.storage(tensor)
+        if key is None:
+            return None
+        entry = self._found.setdefault(key, _Found())
+        entry.tensors[id(tensor)] = tensor
+        return entry
+
+    def _name_reached(self) -> None:
+        for tensor in self._walk.tensors:
+            entry = self._entry(tensor)
+            if entry is None:
+                continue
+            reached = self._walk.path_to(tensor)
+            if reached is not None:
+                root, path = reached
+                entry.holders.setdefault(path, Holder(root.kind, path, root.label))
+            for also in self._walk.roots_of.get(id(tensor), ()):
+                entry.holders.setdefault(also.label, Holder(also.kind, also.label, also.label))
+            category = self._categorise(tensor)
+            if category is not Category.OTHER:
+                entry.category = category
+
+    def _categorise(self, tensor: Any) -> Category:
+        torch = self._torch
+        parents = self._walk.parents(tensor)
+        if parents and torch.is_tensor(type(parents[0])):
+            return Category.GRADIENT if getattr(parents[0], "grad", None) is tensor else Category.OTHER
+        if issubclass(type(tensor), torch.parameter_type):
+            return Category.PARAMETER
+        for index, parent in enumerate(parents):
+            if issubclass(type(parent), torch.optimizer_type):
+                return Category.OPTIMIZER
+            if issubclass(type(parent), torch.module_type):
+                registry = dict.get(parent.__dict__, "_buffers")
+                return Category.BUFFER if any(registry is below for below in parents[:index]) else Category.OTHER
+        return Category.OTHER
+
+    def _name_saved(self) -> None:
+        """Attribute what graphs saved to the tensors that keep the graphs."""
+        for tensor in list(self._walk.tensors):
+            reached = self._walk.path_to(tensor)
+            if reached is None:
+                continue
+            root, path = reached
+            saved, nodes = self._graph.behind(tensor)
+            if nodes > 8:
+                self._graphs.append((path, nodes))
+            for item in saved:
+                entry = self._entry(item.tensor)
+                if entry is None:
+                    continue
+                text = f"{path}.grad_fn → {item.name}"
+                if not entry.holders:
+                    entry.category = Category.ACTIVATION
+                    entry.nodes = item.nodes
+                    entry.holders[text] = Holder(HolderKind.GRAPH, text, root.label)
+
+    def _name_rest(self, everyone: list[object]) -> None:
+        """Name what no root reaches: cycles first, then say that nothing was found."""
+        rest = []
+        for tensor in everyone:
+            entry = self._entry(tensor)
+            if entry is not None and not entry.holders:
+                rest.append(tensor)
+        if not rest:
+            return
+        own = [everyone, rest, self, self.__dict__, self._found, self._walk.visited, *self._found.values()]
+        own += [entry.__dict__ for entry in self._found.values()]
+        own += [entry.tensors for entry in self._found.values()]
+        cycles = {} if self._over() else find_cycles(rest, self._walk.visited, own)
+        for tensor in rest:
+            entry = self._entry(tensor)
+            cycle = cycles.get(id(tensor))
+            if entry is not None and cycle is not None:
+                text = f"reference cycle {cycle} (freed by gc.collect(): late, not lost)"
+                entry.holders.setdefault(text, Holder(HolderKind.CYCLE, text, "reference cycle"))
+
+    def _over(self) -> bool:
+        return time.monotonic() > self._started + self._budget
+
+    def _finish(self) -> HolderScan:
+        storages = []
+        order = list(HolderKind)
+        for key, entry in self._found.items():
+            largest = max(entry.tensors.values(), key=lambda tensor: tensor.numel())
+            holders = sorted(entry.holders.values(), key=lambda holder: order.index(holder.kind))
+            storages.append(
+                Storage(
+                    device=key.device,
+                    address=key.address,
+                    size=key.size,
+                    tensors=len(entry.tensors),
+                    shape=tuple(int(length) for length in largest.shape),
+                    dtype=str(largest.dtype).removeprefix("torch."),
+                    category=entry.category,
+                    holders=tuple(holders) or (_UNKNOWN,),
+                    graph_nodes=entry.nodes,
+                )
+            )
+        storages.sort(key=lambda storage: -storage.size)
+        cut = self._walk.cut or self._graph.cut
+        seconds = time.monotonic() - self._started
+        reason = f"stopped after {self._budget:g} s: holders found so far are right, others may be missing"
+        return HolderScan(
+            tuple(storages), len(self._walk.visited), seconds, reason if cut else None, tuple(self._graphs)
+        )
