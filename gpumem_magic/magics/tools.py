@@ -1,0 +1,99 @@
+"""Line magics beside ``%%gpumem``: who holds memory, give it back, check the allocator's settings."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+
+from gpumem_magic._errors import BadUsageError
+from gpumem_magic.magics.arguments import without_comment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["register", "unregister"]
+
+
+class ToolMagics:
+    """The line magics of one shell."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+
+    @no_var_expand
+    @magic_arguments("gpumem_who")
+    @argument("--device", metavar="DEVICE", help="only this device, in torch's notation: cuda:0, cpu. Default: all.")
+    @argument("--top", type=int, default=20, metavar="N", help="rows to show. Default: 20.")
+    @argument("--budget", type=float, default=2.0, metavar="SECONDS", help="stop looking after this long. Default: 2.")
+    def gpumem_who(self, line: str) -> None:
+        """Show who holds tensor memory: every live storage, and the path by which the notebook reaches it.
+
+        Variables, Out, the last error's frames, generators, closures, hooks, caches, autograd graphs and reference
+        cycles are told apart. Nothing is freed; %gpumem_free does that.
+        """
+        from gpumem_magic.holders import describe_scan, who_holds
+
+        found = parse_argstring(self.gpumem_who, without_comment(line))
+        print(  # noqa: T201 - the magic's output
+            describe_scan(
+                who_holds(self._shell, budget=max(0.0, found.budget)), device=found.device, top=max(1, found.top)
+            )
+        )
+
+    @no_var_expand
+    @magic_arguments("gpumem_free")
+    @argument("--out", action="store_true", help="also forget Out and _, which may be wanted.")
+    @argument("--vars", nargs="+", default=(), metavar="NAME", help="also delete these variables.")
+    def gpumem_free(self, line: str) -> None:
+        """Give back what the notebook keeps by accident, and print what each step freed, measured.
+
+        Reference cycles, the last error in all its holders, the debugger and torch's free cache; nothing that a
+        variable still names. Devices without a context of this process are not touched.
+        """
+        from gpumem_magic.holders import release, release_text
+
+        found = parse_argstring(self.gpumem_free, without_comment(line))
+        try:
+            print(release_text(release(self._shell, outputs=found.out, variables=found.vars)))  # noqa: T201
+        except BadUsageError as error:
+            raise UsageError(f"%gpumem_free: {error}") from None
+
+    @no_var_expand
+    @magic_arguments("gpumem_conf")
+    @argument("string", nargs="?", metavar="STRING", help="settings to check; without it, the environment's.")
+    def gpumem_conf(self, line: str) -> None:
+        """Check allocator settings (PYTORCH_CUDA_ALLOC_CONF): what is wrong, what torch does with it, what to write.
+
+        Also says which settings torch really uses in this kernel. CUDA is never initialised to find out.
+        """
+        from gpumem_magic.cli.conf import describe_conf
+        from gpumem_magic.recording.settings import settings_in_force
+
+        found = parse_argstring(self.gpumem_conf, without_comment(line))
+        text, _ = describe_conf(found.string, None, os.environ)
+        in_force = settings_in_force()
+        lines = [text] if text else []
+        shown = in_force.text if in_force.text is None else in_force.text or "torch's defaults"
+        lines.append(f"in force: {shown or 'not known'} ({in_force.reason})")
+        print("\n".join(lines))  # noqa: T201 - the magic's output
+
+
+_NAMES = ("gpumem_who", "gpumem_free", "gpumem_conf")
+
+
+def register(shell: Any) -> None:
+    """Make the line magics known to `shell`."""
+    magics = ToolMagics(shell)
+    for name in _NAMES:
+        function: Callable[[str], None] = getattr(magics, name)
+        shell.register_magic_function(function, "line", name)
+
+
+def unregister(shell: Any) -> None:
+    """Take them back."""
+    for name in _NAMES:
+        shell.magics_manager.magics["line"].pop(name, None)
