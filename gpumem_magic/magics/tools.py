@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from IPython.core.error import UsageError
 from IPython.core.magic import no_var_expand
@@ -18,17 +18,33 @@ if TYPE_CHECKING:
 __all__ = ["register", "unregister"]
 
 
+_Function = TypeVar("_Function", bound="Callable[..., Any]")
+
+
+def _as_magic(name: str, *arguments: Any) -> Callable[[_Function], _Function]:
+    """Give a magic its options and help, and leave ``{x}`` and ``$x`` in its line alone."""
+
+    def decorate(function: _Function) -> _Function:
+        decorators: list[Any] = [*reversed(arguments), magic_arguments(name), no_var_expand]
+        for decorator in decorators:
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
 class ToolMagics:
     """The line magics of one shell."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
 
-    @no_var_expand
-    @magic_arguments("gpumem_who")
-    @argument("--device", metavar="DEVICE", help="only this device, in torch's notation: cuda:0, cpu. Default: all.")
-    @argument("--top", type=int, default=20, metavar="N", help="rows to show. Default: 20.")
-    @argument("--budget", type=float, default=2.0, metavar="SECONDS", help="stop looking after this long. Default: 2.")
+    @_as_magic(
+        "gpumem_who",
+        argument("--device", metavar="DEVICE", help="only this one, in torch's notation: cuda:0, cpu. Default: all."),
+        argument("--top", type=int, default=20, metavar="N", help="rows to show. Default: 20."),
+        argument("--budget", type=float, default=2.0, metavar="SECONDS", help="look no longer than this. Default: 2."),
+    )
     def gpumem_who(self, line: str) -> None:
         """Show who holds tensor memory: every live storage, and the path by which the notebook reaches it.
 
@@ -44,10 +60,11 @@ class ToolMagics:
             )
         )
 
-    @no_var_expand
-    @magic_arguments("gpumem_free")
-    @argument("--out", action="store_true", help="also forget Out and _, which may be wanted.")
-    @argument("--vars", nargs="+", default=(), metavar="NAME", help="also delete these variables.")
+    @_as_magic(
+        "gpumem_free",
+        argument("--out", action="store_true", help="also forget Out and _, which may be wanted."),
+        argument("--vars", nargs="+", default=(), metavar="NAME", help="also delete these variables."),
+    )
     def gpumem_free(self, line: str) -> None:
         """Give back what the notebook keeps by accident, and print what each step freed, measured.
 
@@ -62,9 +79,10 @@ class ToolMagics:
         except BadUsageError as error:
             raise UsageError(f"%gpumem_free: {error}") from None
 
-    @no_var_expand
-    @magic_arguments("gpumem_conf")
-    @argument("string", nargs="?", metavar="STRING", help="settings to check; without it, the environment's.")
+    @_as_magic(
+        "gpumem_conf",
+        argument("string", nargs="?", metavar="STRING", help="settings to check; without it, the environment's."),
+    )
     def gpumem_conf(self, line: str) -> None:
         """Check allocator settings (PYTORCH_CUDA_ALLOC_CONF): what is wrong, what torch does with it, what to write.
 
