@@ -1,1 +1,76 @@
-"""gpumem_magic: where did the GPU memory go, cell by cell, and what to do about it."""
+"""gpumem_magic: where did the GPU memory go, cell by cell, and what to do about it.
+
+In a notebook::
+
+    %load_ext gpumem_magic
+
+    %%gpumem
+    loss = model(x).sum()
+
+Anywhere else::
+
+    with gpumem_magic.record() as r:
+        loss = model(x).sum()
+    print(r.report.to_text())
+
+`last` is the newest report of this process. Importing this package imports neither torch nor IPython.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpumem_magic.blocks import record
+
+__all__ = ["__version__", "last", "load_ipython_extension", "record", "unload_ipython_extension"]
+
+_PACKAGE = "gpumem-magic"
+
+
+def __getattr__(name: str) -> Any:
+    """Look up what would be too slow, or too early, to have at import."""
+    if name == "record":
+        from gpumem_magic.blocks import record
+
+        return record
+    if name == "last":
+        from gpumem_magic import _reports
+
+        return _reports.last()
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version(_PACKAGE)
+        except PackageNotFoundError:  # a source tree on sys.path
+            return "0+unknown"
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Serve ``%load_ext gpumem_magic``."""
+    from gpumem_magic import magics
+
+    magics.load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Serve ``%unload_ext gpumem_magic``."""
+    from gpumem_magic import magics
+
+    magics.unload(shell)
+
+
+def _jupyter_labextension_paths() -> list[dict[str, str]]:
+    """Tell ``jupyter-builder develop`` where the front end is."""
+    return [{"src": "labextension", "dest": _PACKAGE}]
+
+
+def _jupyter_server_extension_points() -> list[dict[str, str]]:
+    """Tell Jupyter Server which module to load."""
+    return [{"module": "gpumem_magic.server"}]

@@ -100,6 +100,10 @@ class Marks:
         False when lines inside functions are unknown (Python before 3.12).
     dropped
         Marks that did not fit; 0 when complete.
+    last_lines
+        Per place, the last line of each of its entries. It differs from the entry's own line where lines ran too
+        often to be told apart: the entry then stands for "one of these lines". Empty when every entry is one line.
+        A place without entries stands for "notebook code, line unknown".
     """
 
     time_us: NDArray[np.int64]
@@ -108,6 +112,7 @@ class Marks:
     places: tuple[tuple[tuple[str, int, str], ...], ...]
     has_functions: bool = True
     dropped: int = 0
+    last_lines: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,94 @@
+"""The same measurement without IPython: ``with gpumem_magic.record() as r:`` in scripts, tests and marimo."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+from typing import TYPE_CHECKING, Any
+
+from gpumem_magic import _reports
+from gpumem_magic.recording.devices import check_device
+from gpumem_magic.recording.model import Cell
+from gpumem_magic.recording.options import RecordOptions
+from gpumem_magic.recording.outcome import classify
+from gpumem_magic.recording.recorder import Recorder
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from gpumem_magic.recording.recorder import LineMarks
+
+__all__ = ["record"]
+
+
+class record:  # noqa: N801 - used as a function: `with record():`
+    """Record a block of code.
+
+    Parameters
+    ----------
+    label
+        What to call it in the report.
+    device
+        What to show: an ordinal, ``"cuda:1"``, ``"cpu"``; everything that was used when None.
+    stacks
+        ``"lines"`` (of the file that the block is in), ``"python"``, ``"cpp"`` or ``"none"``.
+    max_entries
+        Most events to keep; None for 1,000,000, or 200,000 with stacks.
+
+    Attributes
+    ----------
+    report
+        The report, once the block has ended; also when it raised. None inside the block.
+
+    Raises
+    ------
+    BadUsageError
+        For a device or option that does not exist.
+
+    Examples
+    --------
+    >>> import gpumem_magic
+    >>> with gpumem_magic.record(label="step") as r:
+    ...     y = 1 + 1
+    >>> r.report.to_text().startswith("gpumem:")
+    True
+    """
+
+    def __init__(
+        self,
+        label: str | None = None,
+        *,
+        device: str | int | None = None,
+        stacks: str = "lines",
+        max_entries: int | None = None,
+    ) -> None:
+        options = RecordOptions(
+            device=None if device is None else str(device), stacks=stacks, max_entries=max_entries, label=label
+        )
+        check_device(options)
+        self.report: Any = None
+        self._label = label
+        self._file = ""
+        self._recorder = Recorder(options, start_marks=None if stacks == "none" else self._start_marks)
+
+    def __enter__(self) -> Self:
+        frame = inspect.currentframe()
+        caller = frame and frame.f_back
+        self._file = caller.f_code.co_filename if caller is not None else ""
+        self._recorder.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._recorder.end()
+        source = "".join(linecache.getlines(self._file))
+        cell = Cell(execution_count=None, label=self._label, source=source, filenames=(self._file,))
+        self.report = _reports.build(self._recorder.stop(cell, *classify(error)))
+
+    def _start_marks(self) -> LineMarks:
+        from gpumem_magic.recording import marks
+
+        return marks.start(lambda filename: filename == self._file, progress=self._recorder.allocations)

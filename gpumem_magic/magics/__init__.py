@@ -1,0 +1,50 @@
+"""The notebook's side: IPython calls in, a report comes out.
+
+arguments    the magic's line
+gpumem       the registered magics: help, completion, nested use
+session      what is being measured in one shell; IPython's events and the input transformer
+measurement  one measurement: recorder, live line, report
+code         text that another magic hands us, run as the cell would have run it
+live, show   what appears while the cell runs, and after it
+
+Nothing outside this folder touches IPython.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpumem_magic.magics.gpumem import GpumemMagics
+
+__all__ = ["load", "unload"]
+
+# IPython hands "%%gpumem" below other code to a line magic of the name "%gpumem".
+_MISPLACED = "%gpumem"
+_loaded: dict[int, tuple[Any, GpumemMagics]] = {}
+
+
+def load(shell: Any) -> None:
+    """Make the magics known to `shell`; loading twice is loading once."""
+    if id(shell) in _loaded:
+        return
+    magics = GpumemMagics(shell)
+    shell.register_magic_function(magics.gpumem, "line_cell", "gpumem")
+    shell.register_magic_function(magics.misplaced, "line", _MISPLACED)
+    shell.input_transformers_cleanup.append(magics.session.strip_magic)
+    shell.events.register("pre_run_cell", magics.session.before_cell)
+    shell.events.register("post_run_cell", magics.session.after_cell)
+    _loaded[id(shell)] = (shell, magics)
+
+
+def unload(shell: Any) -> None:
+    """Leave `shell` as it was before `load`."""
+    _, magics = _loaded.pop(id(shell), (None, None))
+    if magics is None:
+        return
+    magics.session.close()
+    shell.events.unregister("pre_run_cell", magics.session.before_cell)
+    shell.events.unregister("post_run_cell", magics.session.after_cell)
+    shell.input_transformers_cleanup.remove(magics.session.strip_magic)
+    manager = shell.magics_manager
+    for kind, name in (("line", "gpumem"), ("cell", "gpumem"), ("line", _MISPLACED)):
+        manager.magics[kind].pop(name, None)

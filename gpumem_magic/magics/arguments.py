@@ -1,0 +1,144 @@
+"""The magic's line: finding it in a cell, and reading its options."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from IPython.core.error import UsageError
+
+from gpumem_magic._errors import BadUsageError
+from gpumem_magic.recording.options import RecordOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["MagicLine", "Request", "find_magic_line", "read_request", "split_statement", "without_comment"]
+
+_MAGIC = re.compile(r"%%gpumem(?:[ \t]+(?P<arguments>.*?))?[ \t]*")
+_WORD = re.compile(r"\s*(?P<word>(?:\"[^\"]*\"|'[^']*'|[^\s\"'])+)")
+_QUOTES = "\"'"
+_FLAGS = frozenset({"--quiet"})
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a magic's line asks for.
+
+    Attributes
+    ----------
+    record
+        What to record.
+    export
+        Where to write the HTML report, absolute, or None.
+    top
+        Rows of the text report's tables.
+    quiet
+        Show nothing; the report is in ``gpumem_magic.last``.
+    """
+
+    record: RecordOptions
+    export: Path | None = None
+    top: int = 5
+    quiet: bool = False
+
+
+class MagicLine(NamedTuple):
+    """Where ``%%gpumem`` stands in a cell (index of its line), and what follows it there."""
+
+    at: int
+    arguments: str
+
+
+def find_magic_line(lines: Sequence[str]) -> MagicLine | None:
+    """Find ``%%gpumem`` as a cell's first line, above which only comments and blank lines may stand.
+
+    ``%%gpumem?`` asks for help and is none.
+    """
+    for index, line in enumerate(lines):
+        text = line.rstrip("\r\n")
+        match = _MAGIC.fullmatch(text)
+        if match is not None:
+            return MagicLine(index, match["arguments"] or "")
+        if text.strip() and not text.lstrip().startswith("#"):
+            return None
+    return None
+
+
+def without_comment(arguments: str) -> str:
+    """Drop a trailing ``# comment``. A ``#`` inside a word or quotes is part of it."""
+    quote = ""
+    before = " "
+    for index, character in enumerate(arguments):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in _QUOTES:
+            quote = character
+        elif character == "#" and before.isspace():
+            return arguments[:index].rstrip()
+        before = character
+    return arguments.strip()
+
+
+def split_statement(line: str) -> tuple[str, str]:
+    """Split a ``%gpumem`` line into its options and the statement after them, which is left as it was typed."""
+    position = 0
+    while (match := _WORD.match(line, position)) is not None and match["word"].startswith("--"):
+        position = match.end()
+        if match["word"] == "--":
+            return line[: match.start()].strip(), line[position:].strip()
+        takes_value = match["word"] not in _FLAGS and "=" not in match["word"]
+        if takes_value and (value := _WORD.match(line, position)) is not None:
+            position = value.end()
+    return line[:position].strip(), line[position:].strip()
+
+
+def read_request(parse: Callable[[str], Any], arguments: str, check: Callable[[RecordOptions], None]) -> Request:
+    """Read the options of a magic's line, as far as can be judged before anything runs.
+
+    Parameters
+    ----------
+    parse
+        ``parse_argstring`` of the magic.
+    arguments
+        The line without the magic's name.
+    check
+        Raises `BadUsageError` for what this process is known not to have.
+
+    Raises
+    ------
+    UsageError
+        With one line that names the next step.
+    """
+    found = parse(without_comment(arguments))
+    try:
+        options = RecordOptions(
+            device=found.device, stacks=found.stacks, max_entries=found.max_entries, label=found.label
+        )
+        check(options)
+        return Request(
+            record=options,
+            export=None if found.export is None else _export_path(found.export),
+            top=max(1, found.top),
+            quiet=found.quiet,
+        )
+    except BadUsageError as error:
+        raise UsageError(f"%%gpumem: {error}") from None
+
+
+def _export_path(given: str) -> Path:
+    path = Path(given.strip("\"'")).expanduser()
+    if path.suffix == "":
+        path = path.with_suffix(".html")
+    if path.suffix.lower() not in {".html", ".htm"}:
+        raise BadUsageError(f"--export writes HTML: name a file that ends in .html, not {given}")
+    # The kernel's working directory is the notebook's, and the cell may change it.
+    path = Path.cwd() / path
+    if not path.parent.is_dir():
+        raise BadUsageError(f"--export: there is no folder {path.parent}; create it first")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise BadUsageError(f"--export: {path} cannot be written; name another file")
+    return path

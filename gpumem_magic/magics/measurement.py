@@ -1,0 +1,132 @@
+"""One measurement in a shell: the recorder, its live line, and the report at the end."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gpumem_magic import _reports
+from gpumem_magic._format import format_bytes, format_count
+from gpumem_magic.magics.interrupts import interrupt_deferred
+from gpumem_magic.magics.live import LiveLine
+from gpumem_magic.magics.show import show_report
+from gpumem_magic.recording.model import Cell, Note, Outcome
+from gpumem_magic.recording.notes import one_line
+from gpumem_magic.recording.recorder import Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpumem_magic.magics.arguments import Request
+    from gpumem_magic.magics.code import Compiled
+    from gpumem_magic.recording.model import Recording
+    from gpumem_magic.recording.recorder import LineMarks
+
+__all__ = ["Measurement"]
+
+
+class Measurement:
+    """Measures once; runs of the same text after the first one are only counted.
+
+    Parameters
+    ----------
+    shell
+        The running IPython shell.
+    request
+        What the magic's line asks for.
+    is_notebook_code
+        Whether code with this file name belongs to the notebook.
+
+    Attributes
+    ----------
+    hooks
+        Undone when the measurement ends.
+    again
+        The text, compiled for runs after the first.
+    request
+        As given.
+    """
+
+    def __init__(self, shell: Any, request: Request, is_notebook_code: Callable[[str], bool]) -> None:
+        self.hooks = ExitStack()
+        self.again: Compiled | None = None
+        self._shell = shell
+        self.request = request
+        self._is_notebook_code = is_notebook_code
+        self._live = LiveLine(shell)
+        self._runs = 0
+        self._is_running = False
+        self._recording: Recording | None = None
+        self._recorder = Recorder(
+            request.record,
+            live=self._live.show if self._live.is_possible and not request.quiet else None,
+            start_marks=None if request.record.stacks == "none" else self._start_marks,
+        )
+
+    @property
+    def is_running(self) -> bool:
+        """True between `begin` and `finish`."""
+        return self._is_running
+
+    def begin(self) -> None:
+        """Start recording."""
+        self._is_running = True
+        self._recorder.start()
+
+    def count(self, runs: int = 1) -> None:
+        """Note that the text ran `runs` times (more)."""
+        self._runs += runs
+
+    def finish(self, outcome: Outcome, error: str | None, cell: Cell) -> None:
+        """Stop recording; show nothing yet."""
+        self._recorder.end()
+        self._is_running = False
+        with interrupt_deferred():
+            self.hooks.close()
+            self._recording = self._recorder.stop(cell, outcome, error)
+            self._live.clear()
+
+    def abandon(self) -> None:
+        """Stop without a report."""
+        if self._is_running:
+            self.finish(Outcome.OK, None, Cell(execution_count=None, label=None, source=""))
+        self._recording = None
+
+    def show(self) -> None:
+        """Show the report as the last output. Our own failure is one line, never an error of the cell."""
+        if self._recording is None:
+            return
+        try:
+            report = _reports.build(self._with_runs(self._recording), top=self.request.top)
+            show_report(self._shell, report, quiet=self.request.quiet, export=self.request.export)
+        except Exception as error:  # noqa: BLE001 - told in one line; the cell's own result stands
+            print(f"gpumem: the report failed ({one_line(error)}); the cell itself is not affected")  # noqa: T201
+
+    def _with_runs(self, recording: Recording) -> Recording:
+        if self._runs < 2:
+            return recording
+        text = f"the cell ran {format_count(self._runs)} times"
+        if self.again is not None:
+            text = f"{text}; the first run is shown"
+            grown = self._recorder.grown_since_stop()
+            if grown is not None:
+                text = f"{text}, each later one left {format_bytes(grown / (self._runs - 1), signed=True)}"
+        cell = replace(recording.cell, runs=self._runs)
+        return replace(recording, cell=cell, notes=(*recording.notes, Note("info", text)))
+
+    def _start_marks(self) -> LineMarks:
+        from gpumem_magic.recording import marks
+
+        watch = marks.start(self._is_notebook_code, progress=self._recorder.allocations)
+        if watch.transformer is not None:
+            transformers = self._shell.ast_transformers
+            transformers.append(watch.transformer)
+            self.hooks.callback(_remove, transformers, watch.transformer)
+        return watch
+
+
+def _remove(transformers: list[Any], transformer: Any) -> None:
+    # IPython takes a transformer out by itself when it fails.
+    if transformer in transformers:
+        transformers.remove(transformer)

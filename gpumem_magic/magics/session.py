@@ -1,0 +1,268 @@
+"""One shell's measurements: begun before a cell, ended after it, shown last.
+
+The cell under ``%%gpumem`` runs natively: an input transformer takes the magic's line away, and IPython's own events
+begin and end the recording. Where the magic stands below another one (``%%time``, ``%%timeit``, ``%%capture``) or is
+used for a statement, IPython hands us text to run; that is a nested measurement, shown when its cell ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.inputtransformer2 import classic_prompt, ipython_prompt, leading_indent
+
+from gpumem_magic.magics.arguments import find_magic_line
+from gpumem_magic.magics.code import compile_body, execution_count
+from gpumem_magic.magics.measurement import Measurement
+from gpumem_magic.magics.timeit_runs import counted_timeit
+from gpumem_magic.recording.model import Cell
+from gpumem_magic.recording.outcome import classify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from gpumem_magic.magics.arguments import Request
+    from gpumem_magic.magics.code import Body
+
+__all__ = ["Session"]
+
+# File names that IPython's own magics give to the cell's code.
+_MAGIC_CODE = frozenset({"<timed exec>", "<timed eval>", "<magic-timeit>"})
+
+
+@dataclass
+class _Frame:
+    """A cell that runs: IPython's own information about it, and what we measure in it."""
+
+    info: Any
+    native: Measurement | None = None
+    nested: dict[tuple[str, str], Measurement] = field(default_factory=dict)
+
+
+class Session:
+    """What one shell is measuring.
+
+    Parameters
+    ----------
+    shell
+        The running IPython shell.
+    read
+        Reads a magic line's options; raises ``UsageError``.
+    """
+
+    def __init__(self, shell: Any, read: Callable[[str], Request]) -> None:
+        self._shell = shell
+        self._read = read
+        self._frames: list[_Frame] = []
+
+    # -- what IPython calls ----------------------------------------------------------------------------------------
+
+    def strip_magic(self, lines: list[str]) -> list[str]:
+        """Take ``%%gpumem`` out of a cell that is about to run, keeping the line numbers.
+
+        Pure: IPython and front ends call it for other reasons too. Below another magic, or with options that cannot be
+        read, the line stays, so that IPython calls the magic itself.
+        """
+        if self._running():
+            return lines
+        found = find_magic_line(lines)
+        if found is None or self._request(found.arguments) is None:
+            return lines
+        rest = lines[found.at + 1 :]
+        following = _first_line(rest)
+        if following is not None and rest[following].startswith("%%"):
+            return rest[following:]
+        return [*lines[: found.at], "\n", *_cleaned(rest)]
+
+    # For `check_complete`, which must go on seeing a cell magic (IPython leaves such transformers out there).
+    strip_magic.has_side_effects = True  # type: ignore[attr-defined]
+
+    def before_cell(self, info: Any) -> None:
+        """Begin to measure, when the cell's magic line says so."""
+        outer = self._running()
+        self._frames = [*outer, _Frame(info)]
+        if outer:
+            return  # another magic runs a part of its cell as a cell
+        lines = _cleaned((info.raw_cell or "").splitlines(keepends=True))
+        found = find_magic_line(lines)
+        request = None if found is None else self._request(found.arguments)
+        if found is None or request is None:
+            return
+        measurement = Measurement(self._shell, request, self._is_notebook_code)
+        self._frames[-1].native = measurement
+        rest = lines[found.at + 1 :]
+        following = _first_line(rest)
+        if following is not None and rest[following].startswith("%%timeit"):
+            measurement.hooks.enter_context(counted_timeit(measurement.count))
+        measurement.begin()
+
+    def after_cell(self, result: Any) -> None:
+        """End what the cell measured, and show it."""
+        frame = self._take(result)
+        if frame is None:
+            return
+        measurement = frame.native
+        if measurement is not None:
+            if result is not None and result.error_before_exec is not None:
+                measurement.abandon()
+            else:
+                error = KeyboardInterrupt() if result is None else result.error_in_exec
+                measurement.finish(*classify(error), self._cell(measurement, frame, result))
+        for shown in (measurement, *frame.nested.values()):
+            if shown is not None:
+                shown.show()
+
+    def close(self) -> None:
+        """Stop whatever is still being measured, without a word."""
+        for frame in self._frames:
+            for measurement in (frame.native, *frame.nested.values()):
+                if measurement is not None:
+                    measurement.abandon()
+        self._frames.clear()
+
+    # -- what our own magics call ----------------------------------------------------------------------------------
+
+    def run_nested(self, request: Request, body: Body, local_ns: dict[str, Any] | None = None) -> Any:
+        """Measure text that another magic or a statement hands us, in the user's namespace.
+
+        Parameters
+        ----------
+        request
+            What the magic's line asks for.
+        body
+            What to run.
+        local_ns
+            Local names where the magic was called, when they are not the notebook's.
+
+        Returns
+        -------
+        object
+            The last expression's value.
+        """
+        __tracebackhide__ = True
+        running = self._running()
+        frame = running[-1] if running else _Frame(None)
+        if any(measurement.is_running for measurement in _measurements(running)):
+            # One measurement at a time: what is under way covers this text.
+            return compile_body(self._shell, body).run(self._shell, local_ns)
+        key = (body.text, repr(request))
+        known = frame.nested.get(key)
+        if known is not None:
+            known.count()
+            if known.again is None:
+                known.again = compile_body(self._shell, body)
+            return known.again.run(self._shell, local_ns)
+        measurement = Measurement(self._shell, request, self._is_notebook_code)
+        frame.nested[key] = measurement
+        try:
+            return self._run_first(measurement, body, local_ns)
+        finally:
+            if not running:  # no cell runs whose end would show it
+                measurement.show()
+
+    def running_source(self) -> str | None:
+        """Return the innermost running cell as the user typed it, or None."""
+        running = self._running()
+        return running[-1].info.raw_cell if running else None
+
+    def _run_first(self, measurement: Measurement, body: Body, local_ns: dict[str, Any] | None) -> Any:
+        __tracebackhide__ = True
+        measurement.begin()
+        error: BaseException | None = None
+        filenames: tuple[str, ...] = ()
+        try:
+            compiled = compile_body(self._shell, body)
+            filenames = (compiled.filename,)
+            measurement.count()
+            return compiled.run(self._shell, local_ns)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            cell = self._describe(measurement, body.shown, execution_count(self._shell), filenames)
+            measurement.finish(*classify(error), cell)
+            # A name that refers to the exception would keep the frame and its tensors alive.
+            del error
+
+    # -- helpers ---------------------------------------------------------------------------------------------------
+
+    def _request(self, arguments: str) -> Request | None:
+        """Read options; None where they are wrong, which the magic itself then says."""
+        try:
+            return self._read(arguments)
+        except UsageError:
+            return None
+
+    def _running(self) -> list[_Frame]:
+        """Cells that run now. One whose end IPython did not tell us is known by being the last one that finished."""
+        last = getattr(self._shell, "last_execution_result", None)
+        return [frame for frame in self._frames if last is None or frame.info is not last.info]
+
+    def _take(self, result: Any) -> _Frame | None:
+        """Remove and return the frame that ends, and forget those inside it whose end we were not told."""
+        for index in range(len(self._frames) - 1, -1, -1):
+            # A cell that was cancelled while it awaited has no result; it is the innermost.
+            if result is None or self._frames[index].info is result.info:
+                frame = self._frames[index]
+                lost = self._frames[index + 1 :]
+                del self._frames[index:]
+                for measurement in _measurements(lost):
+                    measurement.abandon()
+                return frame
+        return None
+
+    def _is_notebook_code(self, filename: str) -> bool:
+        return filename in self._cells() or filename in _MAGIC_CODE
+
+    def _cells(self) -> dict[str, int]:
+        """Return the file names that IPython gave to cells, with their execution counts."""
+        cells: dict[str, int] = getattr(self._shell.compile, "_filename_map", {})
+        return cells
+
+    def _cell(self, measurement: Measurement, frame: _Frame, result: Any) -> Cell:
+        number = getattr(result, "execution_count", None)
+        if number is None:
+            number = execution_count(self._shell)
+        names = tuple(name for name, count in self._cells().items() if count == number)
+        return self._describe(measurement, frame.info.raw_cell, number, names)
+
+    def _describe(self, measurement: Measurement, source: str, number: int, filenames: tuple[str, ...]) -> Cell:
+        history = getattr(self._shell.history_manager, "input_hist_raw", [])
+        others = {
+            name: (count, history[count])
+            for name, count in self._cells().items()
+            if name not in filenames and count < len(history)
+        }
+        return Cell(
+            execution_count=number,
+            label=measurement.request.record.label,
+            source=source,
+            filenames=filenames,
+            others=others,
+        )
+
+
+def _measurements(frames: Sequence[_Frame]) -> Iterator[Measurement]:
+    for frame in frames:
+        if frame.native is not None:
+            yield frame.native
+        yield from frame.nested.values()
+
+
+def _first_line(lines: Sequence[str]) -> int | None:
+    """Return the index of the first line that is not blank."""
+    return next((index for index, line in enumerate(lines) if line.strip()), None)
+
+
+def _cleaned(lines: list[str]) -> list[str]:
+    """Take away what IPython takes away from the beginning of a cell (indentation, pasted prompts)."""
+    first = _first_line(lines)
+    if first is None:
+        return lines
+    rest = lines[first:]
+    transforms: tuple[Any, ...] = (leading_indent, classic_prompt, ipython_prompt)
+    for transform in transforms:
+        rest = transform(rest)
+    return [*lines[:first], *rest]

@@ -1,0 +1,82 @@
+"""Which kind of memory a cell is about, decided without initialising a device."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpumem_magic._errors import BadUsageError
+from gpumem_magic.recording.counters import other_accelerator
+from gpumem_magic.recording.cuda import has_history
+from gpumem_magic.recording.imports import finished_module
+
+if TYPE_CHECKING:
+    from gpumem_magic.recording.options import RecordOptions
+
+__all__ = ["Target", "check_device", "choose_target"]
+
+
+class Target(enum.Enum):
+    """What is watched."""
+
+    CUDA = "cuda"
+    CPU = "cpu"
+    MPS = "mps"
+    XPU = "xpu"
+
+
+def _cuda_is_likely(torch: Any) -> bool:
+    """Tell whether a CUDA (or ROCm) device is visible, without the driver call that would poison a later fork."""
+    if not has_history(torch):
+        return False
+    if torch.cuda.is_initialized():
+        return True
+    # torch's own count through NVML or amdsmi; -1 when that library is absent, which WSL and Jetson know.
+    for name in ("_device_count_amdsmi",) if torch.version.hip else ("_device_count_nvml",):
+        count = getattr(torch.cuda, name, lambda: -1)()
+        if count >= 0:
+            return bool(count)
+    return any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/nvhost-ctrl", "/dev/dxg", "/dev/kfd"))
+
+
+def choose_target(torch: Any, *, wants_cpu: bool) -> Target:
+    """Choose what to watch: the accelerator where there is one, else CPU tensors.
+
+    Parameters
+    ----------
+    torch
+        The imported module.
+    wants_cpu
+        The user asked for CPU tensors.
+    """
+    if wants_cpu:
+        return Target.CPU
+    if _cuda_is_likely(torch):
+        return Target.CUDA
+    other = other_accelerator(torch)
+    return Target(other) if other is not None else Target.CPU
+
+
+def check_device(options: RecordOptions) -> None:
+    """Refuse a device that this process is known not to have.
+
+    Says nothing while CUDA is not in use: asking would initialise it. The report then says that there is none.
+
+    Raises
+    ------
+    BadUsageError
+        Naming the devices that exist.
+    """
+    torch = finished_module("torch")
+    if torch is None or options.ordinal is None:
+        return
+    if not has_history(torch):
+        count, kind = 0, "CUDA or ROCm"
+    elif torch.cuda.is_initialized():
+        count, kind = torch.cuda.device_count(), "visible"
+    else:
+        return
+    if options.ordinal >= count:
+        there = f"cuda:0 to cuda:{count - 1}" if count > 1 else "cuda:0" if count else "cpu"
+        raise BadUsageError(f"--device {options.device}: there are {count} {kind} devices in this process; use {there}")

@@ -1,0 +1,293 @@
+"""Before, during, after: what happens around the user's code.
+
+The recorder never raises into the cell, never initialises a device, and leaves nothing hooked when it has stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from gpumem_magic.recording.counters import CountersSource, other_readings
+from gpumem_magic.recording.cpu import CpuSource
+from gpumem_magic.recording.cuda import CudaSource
+from gpumem_magic.recording.devices import Target, choose_target
+from gpumem_magic.recording.imports import ImportWatch, finished_module
+from gpumem_magic.recording.model import Outcome, Recording, Sample, SourceKind
+from gpumem_magic.recording.notes import Notes
+from gpumem_magic.recording.readings import (
+    cpu_reading,
+    cuda_counters,
+    cuda_readings,
+    device_uuid,
+    driver_memory,
+    now_us,
+    unused_cuda_reading,
+)
+from gpumem_magic.recording.sampler import Sampler, live_line
+from gpumem_magic.recording.source import Evidence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Protocol
+
+    from gpumem_magic.recording.model import Cell, DeviceReading, Marks, Note
+    from gpumem_magic.recording.options import RecordOptions
+    from gpumem_magic.recording.source import Source
+    from gpumem_magic.trace.model import Trace
+
+    class LineMarks(Protocol):
+        """Notes which notebook line runs since when."""
+
+        @property
+        def notes(self) -> tuple[Note, ...]:
+            """Why lines are missing or incomplete."""
+
+        def stop(self) -> Marks | None:
+            """Stop and return the marks, or None when there are none."""
+
+
+__all__ = ["Recorder"]
+
+
+@dataclass
+class _Attached:
+    """What is watched, once torch is there."""
+
+    torch: Any
+    target: Target
+    source: Source
+
+
+class Recorder:
+    """Records one stretch of code on the thread that starts it. Use it once.
+
+    Parameters
+    ----------
+    options
+        What to record.
+    live
+        Shows the live line of a long cell; called on another thread. None for no live line.
+    start_marks
+        Begins to note which line runs; None for no line marks.
+    """
+
+    def __init__(
+        self,
+        options: RecordOptions,
+        *,
+        live: Callable[[str], None] | None = None,
+        start_marks: Callable[[], LineMarks] | None = None,
+    ) -> None:
+        self.notes = Notes()
+        self._options = options
+        self._live = live
+        self._start_marks = start_marks
+        self._marks: LineMarks | None = None
+        self._attached: _Attached | None = None
+        self._import_watch: ImportWatch | None = None
+        self._before: tuple[DeviceReading, ...] = ()
+        self._after: tuple[DeviceReading, ...] = ()
+        self._uuids: dict[int, str | None] = {}
+        self._totals: dict[str, int] = {}
+        self._has_counters = False
+        self._sampler = Sampler(self._sample, self._show if live is not None else None, self.notes)
+        self._lock = threading.Lock()
+        self._own: dict[str, float] = {}
+        self._started_us = 0
+        self._ended_us: int | None = None
+
+    # -- around the cell -------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Take the readings before, and start everything that watches."""
+        began = time.perf_counter()
+        torch = finished_module("torch")
+        if torch is not None:
+            self._attach(torch)
+        else:
+            self._import_watch = ImportWatch("torch", self._attach)
+            self._import_watch.start()
+        if self._start_marks is not None:
+            with self.notes.guard("noting which line runs"):
+                self._marks = self._start_marks()
+        with self.notes.guard("the live line"):
+            self._sampler.start()
+        self._own["before"] = time.perf_counter() - began
+        self._started_us = now_us()
+
+    def end(self) -> None:
+        """Note the end of the user's code, where `stop` cannot come at once."""
+        if self._ended_us is None:
+            self._ended_us = now_us()
+
+    def stop(self, cell: Cell, outcome: Outcome = Outcome.OK, error: str | None = None) -> Recording:
+        """Stop everything, take the readings after, and return what was recorded.
+
+        Parameters
+        ----------
+        cell
+            The code that ran.
+        outcome, error
+            How it ended.
+        """
+        self.end()
+        ended_us = self._ended_us or now_us()
+        began = time.perf_counter()
+        marks: Marks | None = None
+        with self.notes.guard("reading the line marks"):
+            if self._marks is not None:
+                marks = self._marks.stop()
+                for note in self._marks.notes:
+                    self.notes.add(note)
+        if self._import_watch is not None:
+            self._import_watch.stop()
+        evidence, kind = Evidence(), SourceKind.NONE
+        after: tuple[DeviceReading, ...] = ()
+        if self._attached is not None:
+            evidence = self._attached.source.stop(self._started_us, ended_us)
+            kind = self._attached.source.kind
+            after = self._read()
+        samples: tuple[Sample, ...] = ()
+        with self.notes.guard("the live line"):
+            samples = self._sampler.stop()
+        before, after = self._paired(after)
+        self._after = after
+        trace = self._asked_for(evidence.trace)
+        self._own["after"] = time.perf_counter() - began
+        return Recording(
+            cell=cell,
+            source=kind,
+            outcome=outcome,
+            started_us=self._started_us,
+            ended_us=ended_us,
+            before=before,
+            after=after,
+            trace=trace,
+            marks=marks,
+            samples=tuple(sample for sample in samples if self._options.covers(sample.device)),
+            truncated=evidence.truncated,
+            error=error,
+            own_seconds=dict(self._own),
+            notes=self.notes.freeze(),
+        )
+
+    def allocations(self) -> int:
+        """Return how many allocations the devices in use have seen; only differences mean anything."""
+        attached = self._attached
+        if attached is None or attached.target is not Target.CUDA or attached.source.kind is not SourceKind.CUDA:
+            return time.monotonic_ns()  # unknown: as if something was allocated since the last question
+        return sum(cuda_counters(attached.torch, device).allocations for device in self._uuids)
+
+    def grown_since_stop(self) -> int | None:
+        """Return by how many bytes torch's allocations have grown since `stop`, or None where torch does not count."""
+        attached = self._attached
+        after = {reading.device: reading.allocated for reading in self._after}
+        if attached is None or attached.target is not Target.CUDA or None in after.values() or not after:
+            return None
+        now = {reading.device: reading.allocated for reading in self._read()}
+        return sum((now.get(key) or 0) - (value or 0) for key, value in after.items())
+
+    # -- torch -----------------------------------------------------------------------------------------------------
+
+    def _attach(self, torch: ModuleType) -> None:
+        """Choose and start a source. Also called while the cell imports torch, so it may not raise."""
+        with self._lock, self.notes.guard("starting the recording"):
+            if self._attached is not None or self._ended_us is not None:
+                return
+            target = choose_target(torch, wants_cpu=self._options.wants_cpu)
+            self._attached = _Attached(torch, target, self._source(torch, target))
+            self._before = self._read()
+            self._attached.source.start()
+
+    def _source(self, torch: ModuleType, target: Target) -> Source:
+        if target is Target.CUDA:
+            return CudaSource(torch, self._options, self.notes, self._cuda_is_in_use)
+        if target is Target.CPU:
+            if self._options.stacks in {"python", "cpp"}:
+                self.notes.info("stacks are recorded for CUDA memory only; CPU memory is shown by line")
+            return CpuSource(torch, self._options.entries, self.notes)
+        return CountersSource(f"torch keeps no allocation history for {target.value.upper()}", self.notes)
+
+    def _cuda_is_in_use(self) -> None:
+        """Look up what the sampler may not ask for, because it stays away from the CUDA runtime."""
+        with self.notes.guard("identifying the devices"):
+            attached = self._attached
+            if attached is not None:
+                cuda = attached.torch.cuda
+                for device in range(cuda.device_count()):
+                    properties = cuda.get_device_properties(device)
+                    self._uuids[device] = device_uuid(properties)
+                    self._totals[f"cuda:{device}"] = int(properties.total_memory)
+                with contextlib.suppress(RuntimeError):  # a pluggable allocator keeps no statistics
+                    cuda_counters(attached.torch, 0)
+                    self._has_counters = True
+
+    # -- readings --------------------------------------------------------------------------------------------------
+
+    def _read(self) -> tuple[DeviceReading, ...]:
+        attached = self._attached
+        readings: tuple[DeviceReading, ...] = ()
+        if attached is not None:
+            with self.notes.guard("reading the counters"):
+                if attached.target is Target.CUDA:
+                    readings = cuda_readings(attached.torch, self.notes)
+                elif attached.target is Target.CPU:
+                    readings = (cpu_reading(),)
+                else:
+                    readings = other_readings(attached.torch, attached.target.value)
+        for reading in readings:
+            if reading.device_total is not None:
+                self._totals[reading.device] = reading.device_total
+        return readings
+
+    def _paired(self, after: tuple[DeviceReading, ...]) -> tuple[tuple[DeviceReading, ...], tuple[DeviceReading, ...]]:
+        """Keep the devices that were asked for and hold or held something; give each a reading before."""
+        known = {reading.device: reading for reading in self._before}
+        asked = [reading for reading in after if self._options.covers(reading.device)]
+        if after and not asked:
+            keys = ", ".join(reading.device for reading in after)
+            self.notes.warning(f"there is no device {self._options.device} here; this process has {keys}")
+        pairs = [
+            (known.get(reading.device) or unused_cuda_reading(reading, self._started_us), reading) for reading in asked
+        ]
+        busy = [pair for pair in pairs if any(reading.reserved != 0 for reading in pair)] or pairs[:1]
+        return tuple(before for before, _ in busy), tuple(reading for _, reading in busy)
+
+    def _asked_for(self, trace: Trace | None) -> Trace | None:
+        if trace is None:
+            return None
+        return replace(trace, devices=tuple(device for device in trace.devices if self._options.covers(device.key)))
+
+    # -- the live line ---------------------------------------------------------------------------------------------
+
+    def _sample(self) -> list[Sample]:
+        """Read NVML and the allocator's counters; on the sampler's thread."""
+        attached = self._attached
+        if attached is None or attached.target is Target.CPU:
+            reading = cpu_reading()
+            return [Sample(reading.time_us, "cpu", None, None, reading.device_used, reading.process_used)]
+        if attached.target is not Target.CUDA:
+            return [
+                Sample(reading.time_us, reading.device, reading.allocated, reading.reserved, None, None)
+                for reading in other_readings(attached.torch, attached.target.value)
+            ]
+        samples = []
+        for device, uuid in list(self._uuids.items()):
+            allocated, reserved = None, None
+            if self._has_counters:
+                counters = cuda_counters(attached.torch, device)
+                allocated, reserved = counters.allocated, counters.reserved
+            if reserved != 0 or len(self._uuids) == 1:
+                memory = driver_memory(uuid)
+                key = f"cuda:{device}"
+                samples.append(Sample(now_us(), key, allocated, reserved, memory.device_used, memory.process_used))
+        return samples
+
+    def _show(self, samples: list[Sample], seconds: float) -> None:
+        if self._live is not None:
+            self._live(live_line(samples, seconds, self._totals))

@@ -1,0 +1,121 @@
+"""The live line of a long cell, and the samples behind it.
+
+One thread, woken seven times a second, for cells of more than half a second. It reads NVML and the allocator's
+counters and never calls the CUDA runtime, because a graph capture may be under way.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from gpumem_magic._format import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gpumem_magic.recording.model import Sample
+    from gpumem_magic.recording.notes import Notes
+
+__all__ = ["Sampler", "live_line"]
+
+_DELAY_SECONDS = 0.5
+_PERIOD_SECONDS = 0.14
+# Hours of training must not fill memory: above this, every second sample is dropped and half as many are kept from
+# there on.
+_MOST_SAMPLES = 20_000
+# Printing may block on a slow front end; the cell's end does not wait for it longer than this.
+_JOIN_SECONDS = 2.0
+
+
+def live_line(samples: Sequence[Sample], seconds: float, totals: dict[str, int]) -> str:
+    """Write one moment as a line.
+
+    Parameters
+    ----------
+    samples
+        One per device.
+    seconds
+        Since the cell began.
+    totals
+        Bytes of each device, where known.
+    """
+    parts = []
+    for sample in samples:
+        figures = []
+        if sample.allocated is not None:
+            figures.append(f"allocated {format_bytes(sample.allocated)}")
+        if sample.reserved is not None:
+            figures.append(f"reserved {format_bytes(sample.reserved)}")
+        if sample.allocated is None and sample.process_used is not None:
+            figures.append(f"this process {format_bytes(sample.process_used)}")
+        if sample.device_used is not None:
+            total = totals.get(sample.device)
+            of_total = f" of {format_bytes(total)}" if total is not None else ""
+            figures.append(
+                f"{'host' if sample.device == 'cpu' else 'device'} used {format_bytes(sample.device_used)}{of_total}"
+            )
+        if figures:
+            parts.append(f"{sample.device}: {' · '.join(figures)}")
+    return " │ ".join(["gpumem: recording", *parts, format_duration(seconds)])
+
+
+class Sampler:
+    """Samples until stopped.
+
+    Parameters
+    ----------
+    read
+        Returns one sample per device; called on the sampler's thread.
+    show
+        Shows the samples (seconds since the start beside them); None for no live line.
+    notes
+        Where a failure is told; sampling then ends.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], list[Sample]],
+        show: Callable[[list[Sample], float], None] | None,
+        notes: Notes,
+    ) -> None:
+        self.samples: list[Sample] = []
+        self._read = read
+        self._show = show
+        self._notes = notes
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="gpumem-sampler", daemon=True)
+        self._keep_every = 1
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> tuple[Sample, ...]:
+        """End the thread and return the samples in time order."""
+        self._stopping.set()
+        self._thread.join(_JOIN_SECONDS)
+        return tuple(self.samples)
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        period = _DELAY_SECONDS
+        turn = 0
+        with self._notes.guard("the live line"):
+            while not self._stopping.wait(period):
+                period = _PERIOD_SECONDS
+                now = self._read()
+                if turn % self._keep_every == 0:
+                    self.samples += now
+                turn += 1
+                if len(self.samples) > _MOST_SAMPLES:
+                    self._thin()
+                if self._show is not None and not self._stopping.is_set():
+                    self._show(now, time.monotonic() - began)
+
+    def _thin(self) -> None:
+        times = sorted({sample.time_us for sample in self.samples})
+        kept = set(times[::2])
+        self.samples = [sample for sample in self.samples if sample.time_us in kept]
+        self._keep_every *= 2
