@@ -133,7 +133,7 @@ def _name_owner(
             return book.number(*namer.unknown(reasons[-1 - place]))
     if context.is_cell:
         return book.number(*namer.unknown("lines were not recorded"))
-    reason, label = (NO_STACK, "backward thread or C++ (no stack)") if any_stacks else (NO_STACKS_AT_ALL, "no stacks")
+    reason, label = (NO_STACK, "no Python stack") if any_stacks else (NO_STACKS_AT_ALL, "no stacks")
     return book.number(*namer.unknown(reason, label))
 
 

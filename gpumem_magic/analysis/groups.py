@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["ROUNDING", "GroupBook", "Owner", "PlaceNamer", "colored", "rows", "user_frame"]
 
 ROUNDING = "rounding and unsplit remainders"
-NO_STACK = "no Python stack: allocated on autograd's backward thread or by C++ code"
+NO_STACK = "backward thread or C++"
 NO_STACKS_AT_ALL = "the recording holds no stacks"
 
 # Directories of other people's code. Matched in the path as recorded, with either separator.
@@ -205,7 +205,7 @@ def rows(
 
 
 # Slots of the palette; the largest owners get distinct ones.
-_DISTINCT = 8
+_DISTINCT = 10
 
 
 def colored(groups: Sequence[Group], weight: Sequence[float]) -> tuple[Group, ...]:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["nothing_sentence", "place_text", "sentence"]
 
 _SOURCE_LENGTH = 48
+# Less unused reserve than this is how the allocator works, not news.
+_WORTH_NAMING = 256 * 1024 * 1024
 
 
 def _shortened(source: str) -> str:
@@ -32,12 +34,13 @@ def place_text(group: Group) -> str:
     return group.label
 
 
-def _peak(device: DeviceAnalysis) -> str:
+def _peak(device: DeviceAnalysis, *, named: bool) -> str:
     headline = device.headline
     peak = headline.allocated_peak
+    on = f" on {device.key}" if named else ""
     if peak is None:
-        return "Peak unknown"
-    text = f"Peak {format_bytes(peak)}"
+        return f"Peak{on} unknown"
+    text = f"Peak {format_bytes(peak)}{on}"
     if device.sampled is not None:
         return text
     if headline.peak_us is None:
@@ -45,8 +48,11 @@ def _peak(device: DeviceAnalysis) -> str:
     if device.peak_group is None:
         return f"{text} before the first allocation"
     group = device.groups[device.peak_group]
-    at = "at" if group.kind in {"line", "frame"} else "by"
-    return f"{text} {at} {place_text(group)}"
+    if group.kind in {"line", "frame"}:
+        return f"{text} at {place_text(group)}"
+    if group.kind == "unknown" and group.label != "no stacks":
+        return f"{text} ({group.label}: {group.reason})" if group.reason else f"{text} ({group.label})"
+    return text
 
 
 def _stayed(device: DeviceAnalysis) -> str:
@@ -90,24 +96,40 @@ def _room(device: DeviceAnalysis) -> str:
     return f"{format_bytes(max(headroom, 0))} to the limit"
 
 
-def _failure(recording: Recording | None, device: DeviceAnalysis | None) -> str:
-    if recording is None or recording.outcome is Outcome.OK:
-        return ""
-    if recording.outcome is Outcome.INTERRUPTED:
-        return "Interrupted. "
-    if recording.outcome is Outcome.ERROR:
-        kind = (recording.error or "an error").split(":", 1)[0]
-        return f"Ended with {kind}. "
-    if device is None or device.oom_request is None:
-        return "Out of memory. "
+def _out_of_memory(device: DeviceAnalysis, begin: str) -> str:
     where = "" if device.oom_group is None else f" at {place_text(device.oom_group)}"
-    held = device.headline.allocated_after if device.oom_held is None else device.oom_held
-    text = f"Out of memory{where}: it asked for {format_bytes(device.oom_request)}"
-    if held is not None:
-        text += f" with {format_bytes(held)} allocated"
+    text = f"{begin}{where}: it asked for {format_bytes(device.oom_request or 0)}"
+    if device.oom_held is not None:
+        text += f" with {format_bytes(device.oom_held)} allocated"
     if device.limit is not None:
         text += f" of {format_bytes(device.limit)}"
     return text + ". "
+
+
+def _failure(recording: Recording | None, device: DeviceAnalysis | None) -> str:
+    """Say how it ended when it did not end well. `device` is the one that ran out of memory, if any."""
+    outcome = recording.outcome if recording is not None else None
+    if outcome is Outcome.INTERRUPTED:
+        return "Interrupted. "
+    if outcome is Outcome.OUT_OF_MEMORY:
+        return "Out of memory. " if device is None else _out_of_memory(device, "Out of memory")
+    ended = ""
+    if recording is not None and outcome is Outcome.ERROR:
+        kind = (recording.error or "an error").split(":", 1)[0]
+        ended = f"Ended with {kind}. "
+    if device is None:
+        return ended
+    # A library (cuDNN) or the cell itself caught it, or the file does not say how its program ended.
+    return _out_of_memory(device, "Ran out of memory") + ended
+
+
+def _reserved(device: DeviceAnalysis) -> str:
+    """Name a reserve that grew far beyond what was ever needed at once."""
+    headline = device.headline
+    peak, top, before = headline.allocated_peak, headline.reserved_peak, headline.reserved_before
+    if not peak or top is None or before is None or top <= before or top < 2 * peak or top - peak < _WORTH_NAMING:
+        return ""
+    return f"reserved grew to {format_bytes(top)}, {top / peak:.1f}× the peak"
 
 
 def sentence(devices: Sequence[DeviceAnalysis], recording: Recording | None) -> str:
@@ -123,7 +145,7 @@ def sentence(devices: Sequence[DeviceAnalysis], recording: Recording | None) -> 
     device = devices[0]
     failed = next((d for d in devices if d.oom_request is not None), None)
     headline = device.headline
-    parts = [_peak(device)]
+    parts = [_peak(device, named=len(devices) > 1)]
     if headline.allocated_peak is not None and headline.allocated_peak == headline.allocated_before and headline.freed:
         # Nothing went above the start: what was freed is the news.
         parts = [f"Freed {format_bytes(headline.freed)} from before"]
@@ -135,15 +157,17 @@ def sentence(devices: Sequence[DeviceAnalysis], recording: Recording | None) -> 
         stayed = _stayed(device)
         if stayed:
             parts.append(stayed)
+    grown = _reserved(device)
+    if grown:
+        parts.append(grown)
     room = _room(device)
-    if room:
+    if room and failed is None:
         parts.append(room)
     if device.kind == "cpu" and recording is not None:
         parts.append("CPU tensors of this cell only")
     if device.sampled is not None:
         parts.append("by counters only")
-    name = f"{device.key}: " if len(devices) > 1 else ""
-    text = f"{_failure(recording, failed)}{name}{', '.join(parts)}"
+    text = f"{_failure(recording, failed)}{', '.join(parts)}"
     others = [
         f"{other.key} peak {format_bytes(other.headline.allocated_peak)}"
         for other in devices[1:4]

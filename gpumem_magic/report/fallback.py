@@ -1,0 +1,116 @@
+"""HTML that needs no script: an image and tables, with inline styles only.
+
+JupyterLab keeps this in untrusted notebooks, nbconvert and code hosts show it, and it is the standalone report's part
+for readers without scripts. Every text from a cell, a path or a device is escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+from typing import TYPE_CHECKING
+
+from gpumem_magic._format import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpumem_magic.analysis.model import Analysis, DeviceAnalysis, Row
+
+__all__ = ["escape", "fallback_html", "image_tag", "tables_html"]
+
+_CELL = "padding:1px 10px 1px 0;text-align:left;vertical-align:top"
+_NUMBER = "padding:1px 10px 1px 0;text-align:right;white-space:nowrap;vertical-align:top"
+_CODE = "font-family:monospace;unicode-bidi:isolate"
+
+
+def escape(text: str) -> str:
+    """Escape a text for HTML content and quoted attributes."""
+    # Control characters are not allowed in HTML, and a lone surrogate cannot be encoded.
+    clean = "".join(c if c >= " " or c in "\t\n" else "\ufffd" for c in text)
+    return html.escape(clean.encode("utf-8", "replace").decode("utf-8"), quote=True)
+
+
+def image_tag(png: bytes, sentence: str, width: int) -> str:
+    """Return an ``img`` with its data inside and the sentence as its text."""
+    data = base64.b64encode(png).decode("ascii")
+    style = "max-width:100%;height:auto;background:#fff"
+    return f'<img alt="{escape(sentence)}" width="{width}" style="{style}" src="data:image/png;base64,{data}">'
+
+
+def _row(device: DeviceAnalysis, row: Row, total: int) -> str:
+    group = device.groups[row.group]
+    share = f"{row.bytes / total:.0%}" if total else ""
+    place = escape(group.label)
+    if group.file is not None and group.kind == "frame":
+        place = f'<span title="{escape(group.file)}">{place}</span>'
+    detail = ""
+    if group.source is not None:
+        detail = f'<code dir="auto" style="{_CODE}">{escape(group.source)}</code>'
+    elif group.reason is not None:
+        detail = escape(group.reason)
+    blocks = f"{row.blocks:,}" if row.blocks else ""
+    return (
+        f'<tr><td style="{_NUMBER}">{format_bytes(row.bytes)}</td><td style="{_NUMBER}">{share}</td>'
+        f'<td style="{_NUMBER}">{blocks}</td><td style="{_CELL}">{place}</td><td style="{_CELL}">{detail}</td></tr>'
+    )
+
+
+def _table(device: DeviceAnalysis, title: str, rows: Sequence[Row], total: int | None, top: int) -> str:
+    if not rows or total is None:
+        return ""
+    lines = [_row(device, row, total) for row in rows[:top]]
+    rest = rows[top:]
+    if rest:
+        size = sum(row.bytes for row in rest)
+        lines.append(
+            f'<tr><td style="{_NUMBER}">{format_bytes(size)}</td><td></td><td></td>'
+            f'<td style="{_CELL}">{len(rest)} more</td><td></td></tr>'
+        )
+    head = "".join(
+        f'<th scope="col" style="{_NUMBER if name in {"bytes", "share", "blocks"} else _CELL}">{name}</th>'
+        for name in ("bytes", "share", "blocks", "owner", "source")
+    )
+    return (
+        f'<table style="border-collapse:collapse;margin:6px 0"><caption style="text-align:left;font-weight:bold">'
+        f"{escape(title)}: {format_bytes(total)}</caption><thead><tr>{head}</tr></thead>"
+        f"<tbody>{''.join(lines)}</tbody></table>"
+    )
+
+
+def tables_html(analysis: Analysis, top: int) -> str:
+    """Write who was alive at the peak and at the end, for every device, at most `top` rows each."""
+    parts = []
+    for device in analysis.devices:
+        headline = device.headline
+        parts.append(_table(device, f"{device.key}, at the peak", device.peak, headline.allocated_peak, top))
+        parts.append(_table(device, f"{device.key}, at the end", device.end, headline.allocated_after, top))
+    return "".join(parts)
+
+
+def notes_html(analysis: Analysis) -> str:
+    """Write the notes as a list, or nothing."""
+    if not analysis.notes:
+        return ""
+    items = "".join(f"<li>{escape(note.text)}</li>" for note in analysis.notes)
+    return f'<ul style="margin:4px 0;padding-left:18px">{items}</ul>'
+
+
+def fallback_html(analysis: Analysis, png: bytes, width: int, top: int = 5) -> str:
+    """Write the part of an output that stays when no script runs.
+
+    Parameters
+    ----------
+    analysis
+        What to show.
+    png
+        The picture; it holds the sentence and the numbers.
+    width
+        Its width in CSS pixels.
+    top
+        Rows of each table.
+    """
+    tables = tables_html(analysis, top)
+    summary = '<summary style="cursor:pointer">Who was alive at the peak and at the end</summary>'
+    details = f"<details>{summary}{tables}{notes_html(analysis)}</details>"
+    return f"<div>{image_tag(png, analysis.sentence, width)}{details}</div>"

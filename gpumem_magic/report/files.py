@@ -1,0 +1,85 @@
+"""Writing reports: a file of ours is replaced as a whole, a foreign one never."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpumem_magic._errors import ExportError
+from gpumem_magic.report.html import MARKER
+
+if TYPE_CHECKING:
+    from gpumem_magic.analysis.model import Analysis
+
+__all__ = ["default_name", "write_report"]
+
+
+def default_name(analysis: Analysis) -> str:
+    """Return a file name for a report, for example ``gpumem-In-7.html``."""
+    # Letters of any script are fine in file names; what shells and Windows dislike is not.
+    slug = re.sub(r"[^\w.-]+", "-", analysis.title).strip("-.")[:80]
+    return f"gpumem-{slug or 'report'}.html"
+
+
+def _check_target(target: Path) -> None:
+    if not target.exists():
+        if not target.parent.is_dir():
+            raise ExportError(f"cannot write {target}: the folder {target.parent} does not exist; create it first")
+        return
+    if not target.is_file():
+        raise ExportError(f"cannot write {target}: it is not a regular file; choose another name")
+    try:
+        with target.open("rb") as file:
+            head = file.read(len(MARKER))
+    except OSError as error:
+        raise ExportError(f"cannot write {target}: {error.strerror}; choose another name") from error
+    if head and head != MARKER:
+        raise ExportError(f"{target} exists and is not a gpumem report: choose another name or delete it first")
+
+
+def write_report(data: bytes, path: str | os.PathLike[str], name: str) -> Path:
+    """Write a report's bytes at once or not at all.
+
+    Parameters
+    ----------
+    data
+        What `gpumem_magic.report.html.report_html` made.
+    path
+        A file, or a folder (then `name` inside it), relative to the current one.
+    name
+        File name for a folder.
+
+    Returns
+    -------
+    pathlib.Path
+        Where it lies, absolute.
+
+    Raises
+    ------
+    ExportError
+        It cannot be written there, or a file that is not ours lies there.
+    """
+    try:
+        target = Path(path).expanduser()
+        target = (target / name if target.is_dir() else target).absolute()
+        _check_target(target)
+        # A link stays a link: what it points to is replaced.
+        real = target.resolve()
+        handle, temporary = tempfile.mkstemp(dir=real.parent, prefix=".gpumem-", suffix=".tmp")
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ExportError(f"cannot write {os.fspath(path)!r}: {reason}; choose another place") from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(temporary).chmod(0o666 & ~mask)
+        Path(temporary).replace(real)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise ExportError(f"cannot write {target}: {error.strerror}; choose another place") from error
+    return target

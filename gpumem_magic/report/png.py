@@ -1,0 +1,330 @@
+"""The report as a picture: the sentence, the numbers, one panel a device with its legend. Always light."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpumem_magic._format import format_bytes, format_duration
+from gpumem_magic.report import palette
+from gpumem_magic.report.canvas import Canvas
+from gpumem_magic.report.fonts import drawable
+from gpumem_magic.report.scene import device_scene
+from gpumem_magic.report.ticks import byte_ticks, time_ticks
+from gpumem_magic.report.wording import numbers, table_title
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpumem_magic.analysis.model import Analysis, DeviceAnalysis
+    from gpumem_magic.report.canvas import Weight
+    from gpumem_magic.report.scene import Band, Scene
+
+__all__ = ["WIDTH", "report_png"]
+
+# A notebook's output area is 800 to 1100 CSS pixels wide.
+WIDTH = 900
+_MARGIN = 14
+_LEFT = 66
+_LEGEND = 290
+_PLOT = WIDTH - 2 * _MARGIN - _LEFT - _LEGEND - 22
+_PANEL = 236
+_AXIS = 30
+_ROW = 29
+_MOST_DEVICES = 4
+
+
+def _without_source(text: str) -> str:
+    """Drop quoted source: what is left are numbers and line numbers, which every font holds."""
+    return re.sub(r" `[^`]*`", "", text)
+
+
+def _readable(text: str) -> str:
+    result = drawable(text)
+    if result is None:
+        result = drawable(_without_source(text))
+    return result if result is not None else ""
+
+
+def _all_texts(analysis: Analysis) -> list[str]:
+    texts = [analysis.sentence, *(note.text for note in analysis.notes)]
+    for device in analysis.devices:
+        texts += [device.name or "", *(region.name for region in device.regions)]
+        for group in device.groups:
+            texts += [group.label, group.source or "", group.reason or ""]
+    return texts
+
+
+def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+class _Panel:
+    """One device: plot at the left, legend at the right."""
+
+    def __init__(self, canvas: Canvas, device: DeviceAnalysis, scene: Scene, top: float) -> None:
+        self.canvas, self.device, self.scene = canvas, device, scene
+        self.left, self.right = float(_MARGIN + _LEFT), float(_MARGIN + _LEFT + _PLOT)
+        self.top, self.bottom = top, top + _PANEL
+        self.highest = self._highest()
+        self._boxes: list[tuple[float, float, float, float]] = []
+
+    def _highest(self) -> float:
+        """Return the top of the scale: what is allocated, and the other curves where they do not flatten it.
+
+        A reserved that only stands there from earlier cells, far above, is named at the upper edge instead.
+        """
+        main = max(int(self.scene.total.max(initial=0)), self.device.headline.allocated_peak or 0, 1)
+        for lane, _, value in self.scene.lanes:
+            if lane.name == "reserved" and len(value):
+                top = int(value.max())
+                if top <= 2.5 * main or np.ptp(value) > 0.05 * top:
+                    main = max(main, top)
+        others = [int(value.max()) for lane, _, value in self.scene.lanes if lane.name != "reserved" and len(value)]
+        if self.device.limit is not None:
+            others.append(self.device.limit)
+        return max(main, *(top for top in others if top <= 1.25 * main), 1) * 1.12
+
+    def px(self, x: NDArray[np.float64] | float) -> NDArray[np.float64]:
+        return self.left + np.asarray(x) * (self.right - self.left)
+
+    def py(self, value: NDArray[np.int64] | NDArray[np.float64] | float) -> NDArray[np.float64]:
+        return self.bottom - np.asarray(value, float) / self.highest * (self.bottom - self.top)
+
+    def _stepped(self, x: NDArray[np.float64], value: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return points of a curve that holds each value until the next place."""
+        across = np.append(np.repeat(x, 2)[1:], 1.0)
+        return np.stack([self.px(across), self.py(np.repeat(value, 2))], axis=1)
+
+    def draw(self) -> None:
+        self._grid()
+        self._bands()
+        self._time_axis()
+        # The peak's label has the first choice of place.
+        self._peak()
+        self._marks()
+        self._lanes()
+        self._legend()
+
+    def _grid(self) -> None:
+        for value, label in byte_ticks(self.highest):
+            y = float(self.py(value))
+            self.canvas.line([(self.left, y), (self.right, y)], palette.GRID, width=1)
+            self.canvas.text(self.left - 7, y + 4, label, size=11, color=palette.MUTED, anchor="right")
+
+    def _bands(self) -> None:
+        low = np.zeros(len(self.scene.x))
+        for band in self.scene.bands:
+            high = low + band.value
+            if self.scene.stepped:
+                upper, lower = self._stepped(self.scene.x, high), self._stepped(self.scene.x, low)
+            else:
+                upper, lower = (np.stack([self.px(self.scene.x), self.py(v)], axis=1) for v in (high, low))
+            if len(upper):
+                # The outline in the band's own colour closes hairlines; a spike thinner than a pixel stays visible.
+                self.canvas.polygon(np.concatenate([upper, lower[::-1]]), band.color, edge=band.color)
+            low = high
+        total = self.scene.total.astype(float)
+        # Where steps are as dense as pixels, an outline would paint over the bands.
+        if self.scene.stepped and 0 < len(total) < _PLOT:
+            self.canvas.line(self._stepped(self.scene.x, total), palette.FOREGROUND, width=0.7, alpha=0.6)
+
+    def _lanes(self) -> None:
+        dashes = {"device used": (2, 3), "process used": (7, 3), "host used": (2, 3)}
+        for lane, x, value in self.scene.lanes:
+            if not len(value):
+                continue
+            color = palette.LINES[lane.name]
+            inside = value.max() <= self.highest
+            if inside:
+                points = (
+                    self._stepped(x, value.astype(float))
+                    if lane.shape == "step"
+                    else np.stack([self.px(x), self.py(value)], axis=1)
+                )
+                width = 1.6 if lane.name == "reserved" else 1.2
+                self.canvas.line(points, color, width=width, dashes=dashes.get(lane.name))
+            y = float(self.py(int(value[-1]))) - 5 if inside else self.top + 8
+            text = f"{lane.name} {format_bytes(int(value[-1]))}"
+            self._note(self.right - 4, y, text if inside else f"{text} ↑", color, anchor="right")
+        limit = self.device.limit
+        if limit is not None and limit <= self.highest:
+            y = float(self.py(limit))
+            self.canvas.line([(self.left, y), (self.right, y)], palette.DANGER, width=1.2, dashes=(10, 3, 2, 3))
+            self._note(self.left + 4, y - 4, f"limit {format_bytes(limit)}", palette.DANGER)
+
+    def _note(self, x: float, y: float, text: str, color: str, *, anchor: str = "left", bold: bool = False) -> None:
+        """Write a label on the plot, at the nearest free place under or over where it belongs."""
+        weight: Weight = "bold" if bold else "normal"
+        room = self.canvas.measure(text, 11, weight)
+        left = {"left": x, "right": x - room, "center": x - room / 2}[anchor]
+        left = min(max(left, self.left + 3), self.right - room - 3)
+        lowest = max(y, self.top + 9)
+        for shift in (0, 14, -14, 28, -28, 42, 56, 70):
+            box = (left - 3, lowest + shift - 11, left + room + 3, lowest + shift + 3)
+            if box[1] >= self.top - 4 and box[3] <= self.bottom and not any(_overlap(box, b) for b in self._boxes):
+                break
+        self._boxes.append(box)
+        corners = np.array([(box[0], box[1]), (box[2], box[1]), (box[2], box[3]), (box[0], box[3])])
+        self.canvas.polygon(corners, palette.BACKGROUND, alpha=0.78)
+        self.canvas.text(left, box[3] - 3, text, size=11, color=color, weight=weight)
+
+    def _time_axis(self) -> None:
+        canvas, axis = self.canvas, self.scene.axis
+        canvas.line([(self.left, self.bottom), (self.right, self.bottom)], palette.FOREGROUND, width=1)
+        written: list[tuple[float, float]] = []
+        for start, to in axis.folds:
+            first, last = float(self.px(float(axis.place(start)))), float(self.px(float(axis.place(to))))
+            stripes = np.array([(first, self.top), (last, self.top), (last, self.bottom), (first, self.bottom)])
+            canvas.polygon(stripes, palette.BACKGROUND, alpha=0.72)
+            for x in (first, last):
+                canvas.line([(x, self.top), (x, self.bottom + 4)], palette.MUTED, width=0.8, dashes=(2, 2))
+            text = f"{format_duration((to - start) / 1e6)} idle"
+            room = canvas.measure(text, 10)
+            middle = min(max((first + last) / 2, self.left + room / 2), self.right - room / 2)
+            if all(middle + room / 2 < a - 4 or middle - room / 2 > b + 4 for a, b in written):
+                canvas.text(middle, self.bottom + 27, text, size=10, color=palette.MUTED, anchor="center")
+                written.append((middle - room / 2, middle + room / 2))
+        taken: list[tuple[float, float]] = []
+        for time_us, label in time_ticks(axis, self.device.start_us, self.device.end_us):
+            x = float(self.px(float(axis.place(time_us))))
+            room = canvas.measure(label, 11)
+            left = min(max(x - room / 2, self.left - 4), self.right - room)
+            if any(left < b + 6 and left + room > a - 6 for a, b in taken):
+                continue
+            taken.append((left, left + room))
+            canvas.line([(x, self.bottom), (x, self.bottom + 4)], palette.FOREGROUND, width=1)
+            canvas.text(left, self.bottom + 16, label, size=11, color=palette.MUTED)
+
+    def _marks(self) -> None:
+        drawn: list[float] = []
+        styles = {"oom": ("OOM", palette.DANGER), "exception": ("error", palette.DANGER), "retry": ("retry", "#8a5a00")}
+        for marker in self.device.markers:
+            if marker.kind not in styles:
+                continue
+            name, color = styles[marker.kind]
+            x = float(self.px(float(self.scene.axis.place(marker.time_us))))
+            self.canvas.line([(x, self.top), (x, self.bottom)], color, width=1.2)
+            if all(abs(x - other) > 40 for other in drawn):
+                anchor = "right" if x > self.right - 50 else "left"
+                self._note(x + (-4 if anchor == "right" else 4), self.top + 10, name, color, anchor=anchor, bold=True)
+                drawn.append(x)
+
+    def _peak(self) -> None:
+        peak = self.device.headline.allocated_peak
+        if self.scene.peak_x is None or not peak:
+            return
+        x, y = float(self.px(self.scene.peak_x)), float(self.py(peak))
+        self.canvas.polygon(np.array([(x, y - 1), (x - 4.5, y - 9), (x + 4.5, y - 9)]), palette.FOREGROUND)
+        self._note(x, y - 13, f"peak {format_bytes(peak)}", palette.FOREGROUND, anchor="center", bold=True)
+
+    def _legend(self) -> None:
+        canvas = self.canvas
+        left, y = self.right + 22, self.top + 2
+        canvas.text(left, y + 4, self._legend_title(), size=11, color=palette.MUTED)
+        y += 22
+        peak = self.device.headline.allocated_peak or 0
+        rounding = sum(row.bytes for row in self.device.peak if self.device.groups[row.group].kind == "rounding")
+        bands = sorted(self.scene.bands, key=lambda band: -(band.at_peak or 0))
+        for band in bands:
+            y = self._legend_row(band, left, y, peak)
+        if rounding > 0.005 * peak:
+            text = f"{format_bytes(rounding)}  {rounding / peak:.0%}  rounding, unsplit remainders"
+            canvas.text(left + 18, y + 4, text, size=10, color=palette.MUTED)
+
+    def _legend_title(self) -> str:
+        title = table_title(self.device)
+        return f"{self.device.key}, {title}" if self.device.name is None else f"{self.device.key} {title}"
+
+    def _legend_row(self, band: Band, left: float, y: float, peak: int) -> float:
+        canvas = self.canvas
+        canvas.rectangle(left, y - 6, 11, 11, band.color)
+        held = band.at_peak or 0
+        share = f"{held / peak:.0%}" if peak else ""
+        canvas.text(
+            left + 76, y + 4, format_bytes(held), size=11, color=palette.FOREGROUND, weight="bold", anchor="right"
+        )
+        canvas.text(left + 113, y + 4, share, size=11, color=palette.MUTED, anchor="right")
+        room = _LEGEND - 121
+        detail = drawable(" ".join(band.detail.split())) if band.detail else None
+        label = canvas.clip(_readable(band.label), room)
+        canvas.text(left + 121, y + 4, label, size=11, color=palette.FOREGROUND)
+        if not held and len(band.value):
+            detail = f"up to {format_bytes(int(band.value.max()))}"
+        if not detail:
+            return y + 19
+        canvas.text(left + 121, y + 17, canvas.clip(detail, room, 10), size=10, color=palette.MUTED)
+        return y + _ROW
+
+
+def _rows_height(scene: Scene) -> float:
+    return 26 + sum(_ROW if band.detail or not band.at_peak else 19 for band in scene.bands) + 16
+
+
+def _caption(analysis: Analysis, scenes: list[Scene]) -> list[tuple[str, str]]:
+    lines = []
+    folded = [scene.axis for scene in scenes if scene.axis.folds]
+    if folded:
+        axis = max(folded, key=lambda axis: axis.folded_us)
+        count = len(axis.folds)
+        places = "an idle stretch" if count == 1 else f"{count} idle stretches"
+        text = f"Time axis: {places} ({format_duration(axis.folded_us / 1e6)}) folded."
+        lines.append((text, palette.MUTED))
+    warnings = [note for note in analysis.notes if note.level == "warning"]
+    lines += [(f"! {note.text}", palette.DANGER) for note in warnings[:3]]
+    hidden = len(analysis.devices) - _MOST_DEVICES
+    if hidden > 0:
+        lines.append((f"{hidden} more {'device' if hidden == 1 else 'devices'} in the report.", palette.MUTED))
+    return lines
+
+
+def _device_title(analysis: Analysis, device: DeviceAnalysis) -> str:
+    text = " · ".join(numbers(analysis, device))
+    if device.name is None and len(analysis.devices) == 1:
+        return text
+    name = device.key if device.name is None else f"{device.key} {_readable(device.name)}"
+    return f"{name}:  {text}"
+
+
+def report_png(analysis: Analysis) -> bytes:
+    """Draw the report.
+
+    Parameters
+    ----------
+    analysis
+        Something drawable.
+
+    Returns
+    -------
+    bytes
+        PNG, twice `WIDTH` pixels wide, meant to be shown `WIDTH` CSS pixels wide.
+    """
+    devices = analysis.devices[:_MOST_DEVICES]
+    scenes = [device_scene(device, _PLOT) for device in devices]
+    caption = _caption(analysis, scenes)
+    sentence = _readable(analysis.sentence)
+    # How many lines the sentence takes is known only with a canvas; three always fit.
+    ruler = Canvas(1, 1, palette.BACKGROUND, [t for t in map(drawable, _all_texts(analysis)) if t is not None])
+    lines = ruler.wrap(sentence, WIDTH - 2 * _MARGIN, 3, 13, "bold")
+    head = 20 + 18 * len(lines)
+    titles = [ruler.wrap(_device_title(analysis, device), WIDTH - 2 * _MARGIN, 2, 11) for device in devices]
+    heights = [
+        max(_PANEL, _rows_height(scene)) + _AXIS + 19 + 15 * len(title)
+        for scene, title in zip(scenes, titles, strict=True)
+    ]
+    height = int(head + sum(heights) + 16 * len(caption) + 6)
+    canvas = ruler.resized(WIDTH, height, palette.BACKGROUND)
+    for number, line in enumerate(lines):
+        canvas.text(_MARGIN, 22 + 18 * number, line, size=13, color=palette.FOREGROUND, weight="bold")
+    top = float(head)
+    for device, scene, tall, text in zip(devices, scenes, heights, titles, strict=True):
+        for number, line in enumerate(text):
+            canvas.text(_MARGIN, top + 8 + 15 * number, line, size=11, color=palette.MUTED)
+        _Panel(canvas, device, scene, top + 11 + 15 * len(text)).draw()
+        top += tall
+    for number, (text, color) in enumerate(caption):
+        shown = canvas.clip(_readable(text), WIDTH - 2 * _MARGIN, 10)
+        canvas.text(_MARGIN, top + 6 + 16 * number, shown, size=10, color=color)
+    return canvas.png()

@@ -1,0 +1,171 @@
+"""The report of one recording: a plain, finished object that shows itself and answers questions."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from gpumem_magic.report.document import detail_document, view_document
+from gpumem_magic.report.files import default_name, write_report
+from gpumem_magic.report.text import report_text
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from gpumem_magic.analysis.model import Analysis, DeviceAnalysis
+    from gpumem_magic.recording.model import Note
+
+__all__ = ["Report"]
+
+# A stretch that a view asks for; beyond it single allocations are summed, and the view asks again nearer.
+_DETAIL_BYTES = 1_500_000
+
+
+@dataclass(frozen=True)
+class Report:
+    """What happened to memory in one cell, statement, block or file.
+
+    Holds numbers and texts only: no tensor, frame or exception. Evaluating one in a notebook shows its picture.
+
+    Attributes
+    ----------
+    analysis
+        Everything that is known, as documented dataclasses.
+    top
+        Rows of the table in text form.
+    """
+
+    analysis: Analysis
+    top: int = field(default=5)
+
+    @property
+    def sentence(self) -> str:
+        """The one line that a tired person can act on."""
+        return self.analysis.sentence
+
+    @property
+    def title(self) -> str:
+        """``"In [7]"``, the label, or a file's name."""
+        return self.analysis.title
+
+    @property
+    def devices(self) -> tuple[DeviceAnalysis, ...]:
+        """One entry a device, the one with the highest peak first; see `DeviceAnalysis.headline` for the numbers."""
+        return self.analysis.devices
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What the reader must know, warnings first."""
+        return self.analysis.notes
+
+    @property
+    def drawable(self) -> bool:
+        """Whether there is anything to draw; if not, the sentence says why."""
+        return self.analysis.drawable
+
+    def __repr__(self) -> str:
+        return f"<gpumem report of {self.title}: {self.sentence}>"
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def to_text(self, top: int | None = None, *, width: int = 100, encoding: str = "utf-8") -> str:
+        """Return sentence, numbers and a compact table.
+
+        Parameters
+        ----------
+        top
+            Rows of the table; as set by ``--top`` when None.
+        width
+            Terminal cells a line.
+        encoding
+            What the reader can show; other characters get look-alikes.
+        """
+        return report_text(self.analysis, top=self.top if top is None else top, width=width, encoding=encoding)
+
+    @cached_property
+    def _png(self) -> bytes | None:
+        if not self.drawable:
+            return None
+        from gpumem_magic.report.png import report_png
+
+        return report_png(self.analysis)
+
+    def to_png(self) -> bytes | None:
+        """Return the picture, or None when there is nothing to draw."""
+        return self._png
+
+    def to_document(self, limit: int | None = None) -> bytes:
+        """Return the view document, at most `limit` bytes when given."""
+        return view_document(self.analysis, limit)
+
+    def to_html(self) -> bytes:
+        """Return the standalone report as UTF-8 HTML."""
+        from gpumem_magic.report.html import report_html
+
+        return report_html(self.analysis, self._png, _png_width())
+
+    def save(self, path: str | os.PathLike[str] = ".") -> Path:
+        """Write the standalone HTML report.
+
+        Parameters
+        ----------
+        path
+            A file, or a folder that gets a file named after the report; relative to the current folder.
+
+        Returns
+        -------
+        pathlib.Path
+            The file.
+
+        Raises
+        ------
+        ExportError
+            It cannot be written there, or a file lies there that is not a report of ours.
+        """
+        return write_report(self.to_html(), path, default_name(self.analysis))
+
+    def detail(self, device: int, start_us: int, end_us: int) -> bytes:
+        """Return the view document of a stretch of one device, for a view that zooms in."""
+        return detail_document(self.analysis, device, start_us, end_us, _DETAIL_BYTES)
+
+    def static_bundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the mime bundle (data, metadata) that reads without a kernel, a network or a script."""
+        data: dict[str, Any] = {"text/plain": self.to_text()}
+        metadata: dict[str, Any] = {}
+        if not self.drawable:
+            return data, metadata
+        try:
+            png = self._png
+        except (ImportError, OSError, RuntimeError, ValueError) as error:
+            # A broken matplotlib or font must not cost the user the numbers.
+            data["text/plain"] += f"\n  ! no picture: matplotlib failed ({type(error).__name__}: {error})"
+            return data, metadata
+        if png is not None:
+            from gpumem_magic.report.fallback import fallback_html
+
+            data["image/png"] = base64.b64encode(png).decode("ascii")
+            data["text/html"] = fallback_html(self.analysis, png, _png_width(), self.top)
+            metadata["image/png"] = {"width": _png_width()}
+        return data, metadata
+
+    def _repr_mimebundle_(
+        self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        data, metadata = self.static_bundle()
+        kept = {
+            key: value
+            for key, value in data.items()
+            if (include is None or key in include) and (exclude is None or key not in exclude)
+        }
+        return kept, {key: value for key, value in metadata.items() if key in kept}
+
+
+def _png_width() -> int:
+    from gpumem_magic.report.png import WIDTH
+
+    return WIDTH

@@ -1,0 +1,168 @@
+"""What the static picture shows of one device, at a given number of columns: pure numbers, nothing drawn yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpumem_magic.analysis.axis import fold_axis
+from gpumem_magic.analysis.curves import group_values
+from gpumem_magic.report.palette import OTHER, group_color
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpumem_magic.analysis.axis import FoldedAxis
+    from gpumem_magic.analysis.model import DeviceAnalysis, Lane, Timeline
+
+__all__ = ["Band", "Scene", "device_scene"]
+
+_MOST_BANDS = 9
+
+
+@dataclass(frozen=True)
+class Band:
+    """One layer of the stack: `value` in bytes at `Scene.x`; `at_peak` in bytes, None when there is no peak moment."""
+
+    label: str
+    detail: str | None
+    color: str
+    hatched: bool
+    value: NDArray[np.int64]
+    at_peak: int | None
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What to draw.
+
+    Attributes
+    ----------
+    axis
+        The folded time axis.
+    x
+        Places 0 to 1, not falling, shape ``(n,)``. Values hold until the next place.
+    bands
+        From the bottom to the top, each with values of shape ``(n,)``.
+    total
+        Their sum.
+    peak_x
+        Where the peak lies, or None.
+    lanes
+        Curves as (lane, x, bytes).
+    stepped
+        False for samples, which are joined by straight lines.
+    """
+
+    axis: FoldedAxis
+    x: NDArray[np.float64]
+    bands: tuple[Band, ...]
+    total: NDArray[np.int64]
+    peak_x: float | None
+    lanes: tuple[tuple[Lane, NDArray[np.float64], NDArray[np.int64]], ...]
+    stepped: bool
+
+
+def _picks(timeline: Timeline, axis: FoldedAxis, columns: int) -> NDArray[np.int64]:
+    """Choose states to draw: the lowest and the highest of each column, so that no spike is lost.
+
+    State ``s`` is the one after change ``s - 1``.
+    """
+    edges = axis.time(np.linspace(0.0, 1.0, columns + 1))
+    bounds = np.searchsorted(timeline.time_us, edges, "right")
+    bounds[0], bounds[-1] = 0, timeline.changes
+    chosen = [0, timeline.changes]
+    for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        if last > first:
+            part = timeline.allocated[first : last + 1]
+            chosen += [first, first + int(part.argmin()), first + int(part.argmax()), last]
+    return np.unique(np.array(chosen, np.int64))
+
+
+def _lane_points(lane: Lane, axis: FoldedAxis, columns: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    x = axis.place(lane.time_us)
+    value = lane.value
+    if len(x) > 4 * columns:
+        # The highest of each column stands for it: for a line that is drawn, that is what must not be missed.
+        column = (x * columns).astype(np.int64)
+        order = np.lexsort((value, column))
+        kept = np.sort(order[np.append(np.flatnonzero(np.diff(column[order])), len(order) - 1)])
+        x, value = x[kept], value[kept]
+    return x, value
+
+
+def _sampled_scene(device: DeviceAnalysis, columns: int) -> Scene:
+    curve = device.sampled
+    time_us, value = (
+        (curve.time_us, curve.value) if curve is not None else (np.zeros(0, np.int64), np.zeros(0, np.int64))
+    )
+    axis = fold_axis(np.zeros(0, np.int64), device.start_us, device.end_us)
+    group = device.groups[0]
+    band = Band(group.label, group.reason, group_color(group), False, value, device.headline.allocated_peak)  # noqa: FBT003 - a field
+    lanes = tuple((lane, *_lane_points(lane, axis, columns)) for lane in device.lanes)
+    return Scene(axis, axis.place(time_us), (band,), value, None, lanes, stepped=False)
+
+
+def _order(
+    device: DeviceAnalysis, values: NDArray[np.int64], width: NDArray[np.float64]
+) -> tuple[list[int], list[int]]:
+    """Return the groups that get a band of their own, bottom to top, and the others.
+
+    What was there before lies at the bottom, then the steady, then what comes and goes: so the floor stays flat.
+    """
+    highest = values.max(axis=1, initial=0)
+    weight = {row.group: row.bytes for row in device.peak}
+    there = [g for g in range(len(device.groups)) if g < len(highest) and highest[g] > 0]
+    there.sort(key=lambda g: (-weight.get(g, 0), -int(highest[g])))
+    shown = set(there[:_MOST_BANDS])
+    # A group that is large at another time must not hide in "others".
+    for group in sorted(there[_MOST_BANDS:], key=lambda g: -int(highest[g]))[:2]:
+        if highest[group] > 0.1 * values.sum(axis=0).max(initial=1):
+            shown.add(group)
+    span = max(float(width.sum()), 1e-12)
+    steady = {g: float(values[g] @ width) / span / int(highest[g]) for g in shown}
+    order = sorted(shown, key=lambda g: (device.groups[g].kind != "before", -steady[g]))
+    return order, [g for g in there if g not in shown]
+
+
+def device_scene(device: DeviceAnalysis, columns: int) -> Scene:
+    """Reduce one device to what `columns` columns can show.
+
+    Parameters
+    ----------
+    device
+        What to draw.
+    columns
+        Columns of the plot.
+    """
+    timeline = device.timeline
+    if device.sampled is not None:
+        return _sampled_scene(device, columns)
+    axis = fold_axis(timeline.time_us, device.start_us, device.end_us)
+    states = _picks(timeline, axis, columns)
+    times = np.where(
+        states > 0, timeline.time_us[np.maximum(states - 1, 0)] if timeline.changes else 0, device.start_us
+    )
+    x = axis.place(times)
+    groups = np.arange(len(device.groups), dtype=np.int32)
+    values = group_values(timeline, states - 1, groups)
+    order, others = _order(device, values, np.diff(x, append=1.0))
+    at_peak = {row.group: row.bytes for row in device.peak}
+    bands = []
+    before = 0
+    for number in order:
+        group = device.groups[number]
+        color = group_color(group, before)
+        before += group.kind == "before"
+        detail = group.source or group.reason
+        bands.append(Band(group.label, detail, color, group.kind == "before", values[number], at_peak.get(number, 0)))
+    if others:
+        rest = values[others].sum(axis=0)
+        count = f"{len(others)} others"
+        bands.append(Band(count, None, OTHER, False, rest, sum(at_peak.get(g, 0) for g in others)))  # noqa: FBT003 - a field
+    peak_us = device.headline.peak_us
+    lanes = tuple((lane, *_lane_points(lane, axis, columns)) for lane in device.lanes)
+    peak_x = None if peak_us is None else float(axis.place(peak_us))
+    return Scene(axis, x, tuple(bands), timeline.allocated[states], peak_x, lanes, stepped=True)

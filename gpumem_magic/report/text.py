@@ -1,0 +1,168 @@
+"""The report as plain text: sentence, numbers, a compact table. Reads in a terminal, a log and a diff.
+
+Columns are aligned by display width (East Asian characters take two cells). Where the encoding lacks a character, an
+ASCII one stands in its place; nothing is lost but form.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import TYPE_CHECKING
+
+from gpumem_magic._format import format_bytes
+from gpumem_magic.report.wording import numbers, table_title
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpumem_magic.analysis.model import Analysis, DeviceAnalysis, Row
+
+__all__ = ["clip", "display_width", "encodable", "report_text"]
+
+_ASCII = {
+    "…": "...",
+    "·": "|",
+    "×": "x",
+    "−": "-",
+    "–": "-",
+    "→": "->",
+    "µ": "u",
+    "█": "#",
+    "▏": "",
+    "▎": "",
+    "▍": "",
+    "▌": "",
+    "▋": "",
+    "▊": "#",
+    "▉": "#",
+}
+_BAR_CELLS = 12
+_EIGHTHS = "▏▎▍▌▋▊▉"
+# Isolates keep a right-to-left line of source from turning the row around: FIRST STRONG ISOLATE … POP.
+_ISOLATE, _POP = "\u2068", "\u2069"
+
+
+def display_width(text: str) -> int:
+    """Return how many terminal cells a text takes."""
+    width = 0
+    for character in text:
+        if unicodedata.combining(character) or unicodedata.category(character) in {"Cf", "Me", "Mn"}:
+            continue
+        width += 2 if unicodedata.east_asian_width(character) in {"W", "F"} else 1
+    return width
+
+
+def clip(text: str, width: int) -> str:
+    """Shorten a text to at most `width` cells, with an ellipsis."""
+    if display_width(text) <= width:
+        return text
+    kept, used = [], 0
+    for character in text:
+        cells = display_width(character)
+        if used + cells > width - 1:
+            break
+        kept.append(character)
+        used += cells
+    return "".join(kept).rstrip() + "…"
+
+
+def _pad(text: str, width: int) -> str:
+    return text + " " * max(width - display_width(text), 0)
+
+
+def encodable(text: str, encoding: str) -> str:
+    """Replace what `encoding` cannot hold, by ASCII look-alikes where there are any, else by ``?``."""
+    try:
+        text.encode(encoding)
+    except (LookupError, UnicodeEncodeError):
+        pass
+    else:
+        return text
+    try:
+        "a".encode(encoding)
+    except LookupError:
+        encoding = "ascii"
+    result = []
+    for character in text:
+        try:
+            character.encode(encoding)
+            result.append(character)
+        except UnicodeEncodeError:
+            if character not in (_ISOLATE, _POP):
+                result.append(_ASCII.get(character, "?"))
+    return "".join(result)
+
+
+def _bar(share: float) -> str:
+    eighths = round(max(min(share, 1.0), 0.0) * _BAR_CELLS * 8)
+    whole, rest = divmod(eighths, 8)
+    return "█" * whole + (_EIGHTHS[rest - 1] if rest else "")
+
+
+def _has_rtl(text: str) -> bool:
+    return any(unicodedata.bidirectional(character) in {"R", "AL"} for character in text)
+
+
+def _table(device: DeviceAnalysis, shown: Sequence[Row], total: int, width: int) -> list[str]:
+    lines: list[str] = []
+    labels = [device.groups[row.group].label for row in shown]
+    label_width = min(max(map(display_width, labels), default=0), 34)
+    details = [
+        " ".join((device.groups[row.group].source or device.groups[row.group].reason or "").split()) for row in shown
+    ]
+    # Margin, size, share, label, two gaps, bar: what is left is the source's.
+    room = min(width - 20 - label_width - 3 - _BAR_CELLS, max(map(display_width, details), default=0))
+    room = room if room >= 8 else 0
+    for row, label, detail in zip(shown, labels, details, strict=True):
+        share = row.bytes / total if total else 0.0
+        head = f"  {format_bytes(row.bytes):>9}  {share:>4.0%}  {_pad(clip(label, label_width), label_width)}"
+        text = clip(detail, room) if room else ""
+        cell = _pad(text, room)
+        if _has_rtl(text):
+            cell = _ISOLATE + text + _POP + " " * max(room - display_width(text), 0)
+        lines.append(f"{head}  {cell} {_bar(share)}".rstrip())
+    return lines
+
+
+def _device_lines(analysis: Analysis, device: DeviceAnalysis, *, top: int, width: int, named: bool) -> list[str]:
+    name = f"{device.key}: " if named else ""
+    lines = [f"  {name}{' · '.join(numbers(analysis, device))}"]
+    peak = device.headline.allocated_peak
+    if not device.peak or not peak or top <= 0:
+        return lines
+    lines.append(f"  {table_title(device)}:")
+    shown = device.peak[:top]
+    lines += _table(device, shown, peak, width)
+    rest = device.peak[top:]
+    if rest:
+        size = sum(row.bytes for row in rest)
+        lines.append(f"  {format_bytes(size):>9}  {size / peak:>4.0%}  {len(rest)} more")
+    return lines
+
+
+def report_text(analysis: Analysis, *, top: int = 5, width: int = 100, encoding: str = "utf-8") -> str:
+    """Write the report as text.
+
+    Parameters
+    ----------
+    analysis
+        What to write.
+    top
+        Rows of the table.
+    width
+        Cells that a line may take; the sentence and the notes are not broken.
+    encoding
+        What the reader's terminal can show.
+
+    Returns
+    -------
+    str
+        Begins with ``gpumem:``; no newline at its end.
+    """
+    lines = [f"gpumem: {analysis.sentence}"]
+    if analysis.drawable:
+        named = len(analysis.devices) > 1
+        for device in analysis.devices:
+            lines += _device_lines(analysis, device, top=top, width=width, named=named)
+    lines += [f"  {'!' if note.level == 'warning' else 'note:'} {note.text}" for note in analysis.notes]
+    return encodable("\n".join(lines), encoding)

@@ -1,0 +1,157 @@
+"""The report as a live widget, with everything beside it that keeps a notebook readable without one.
+
+`display` is what a finished cell calls: exactly one output, whatever the front end can show.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import OrderedDict
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpumem_magic._errors import GpumemError
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from gpumem_magic.report import Report
+
+__all__ = ["can_show_widgets", "display", "report_widget"]
+
+_SCRIPT = Path(__file__).resolve().parent / "static" / "widget.js"
+# The saved state holds the script (about 150 kB) and this in base64; a notebook with 20 reports stays under 10 MB.
+_DOCUMENT_BYTES = 256_000
+# Older widgets still show what they hold, but no longer answer questions: their reports' columns are let go.
+_MOST_ANSWERING = 16
+
+_VIEW = "application/vnd.jupyter.widget-view+json"
+_open: OrderedDict[Hashable, Any] = OrderedDict()
+
+
+def can_show_widgets() -> bool:
+    """Return whether a front end is there that draws widgets.
+
+    nbclient and papermill set no ``JPY_SESSION_NAME``; what nbconvert then makes of a widget view is blank offline.
+    """
+    shell_module = sys.modules.get("ipykernel.kernelapp")
+    if shell_module is None:
+        return False
+    if "google.colab" in sys.modules or "COLAB_RELEASE_TAG" in os.environ:
+        return True
+    return "JPY_SESSION_NAME" in os.environ or any(name.startswith("VSCODE_") for name in os.environ)
+
+
+@cache
+def _widget_class() -> type[Any]:
+    """Make the widget's class on first use: anywidget takes 0.1 s to import."""
+    import anywidget
+    import traitlets
+
+    if not _SCRIPT.is_file():
+        raise GpumemError(f"the interactive view was not built ({_SCRIPT} is missing): reinstall gpumem-magic")
+
+    class ReportWidget(anywidget.AnyWidget):  # type: ignore[misc]
+        """The view of one report."""
+
+        _esm = _SCRIPT
+        document = traitlets.Bytes().tag(sync=True)
+        can_detail = traitlets.Bool(default_value=True).tag(sync=True)
+
+        def __init__(self, report: Report) -> None:
+            super().__init__(document=report.to_document(_DOCUMENT_BYTES))
+            self._report: Report | None = report
+            self.on_msg(self._answer)
+
+        def _answer(self, _widget: object, content: object, _buffers: object) -> None:
+            """Answer a question of the view. May run beside the user's cell: reads the finished report only."""
+            if not isinstance(content, dict) or content.get("kind") != "detail":
+                return
+            reply: dict[str, object] = {"kind": "detail", "id": content.get("id"), "error": None}
+            report = self._report
+            if report is None:
+                self.send({**reply, "error": "this report no longer answers: run its cell again"})
+                return
+            try:
+                device, start, end = (int(content[name]) for name in ("device", "startUs", "endUs"))
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
+                self.send({**reply, "error": f"not a question that can be answered: {error}"})
+                return
+            if not 0 <= device < len(report.devices) or end < start:
+                self.send({**reply, "error": "no such device or stretch"})
+                return
+            self.send(reply, [report.detail(device, start, end)])
+
+        def retire(self) -> None:
+            """Let the report go; the view keeps what it was sent."""
+            self._report = None
+            self.can_detail = False
+
+        def _repr_mimebundle_(self, **_options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+            data: dict[str, Any] = {}
+            metadata: dict[str, Any] = {}
+            if self._report is not None:
+                data, metadata = self._report.static_bundle()
+            data[_VIEW] = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
+            return data, metadata
+
+    return ReportWidget
+
+
+def report_widget(report: Report) -> Any:
+    """Return a live widget of a report.
+
+    Raises
+    ------
+    GpumemError
+        The view's script was not built.
+    """
+    return _widget_class()(report)
+
+
+def _remember(cell_key: Hashable, widget: Any) -> None:
+    former = _open.pop(cell_key, None)
+    if former is not None:
+        former.close()
+    _open[cell_key] = widget
+    for old in list(_open.values())[:-_MOST_ANSWERING]:
+        old.retire()
+
+
+def _forget(cell_key: Hashable) -> None:
+    former = _open.pop(cell_key, None)
+    if former is not None:
+        former.close()
+
+
+def display(report: Report, cell_key: Hashable = None) -> None:
+    """Publish a report as exactly one output.
+
+    Parameters
+    ----------
+    report
+        What to show.
+    cell_key
+        Names the cell: running it again closes the widget of its former run. None: nothing is closed.
+    """
+    from IPython.display import publish_display_data
+
+    if "ipykernel.kernelapp" not in sys.modules:
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        publish_display_data({"text/plain": report.to_text(encoding=encoding)})
+        return
+    if cell_key is not None:
+        _forget(cell_key)
+    data, metadata = report.static_bundle()
+    if report.drawable and can_show_widgets():
+        try:
+            widget = report_widget(report)
+        except (GpumemError, ImportError) as error:
+            # The picture is there; why nothing more is belongs under it.
+            data["text/plain"] += f"\n  ! no interactive view: {error}"
+        else:
+            data[_VIEW] = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
+            _remember(cell_key if cell_key is not None else object(), widget)
+    publish_display_data(data, metadata)
