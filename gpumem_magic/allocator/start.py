@@ -14,7 +14,7 @@ from gpumem_magic.trace.model import Action, BlockState
 if TYPE_CHECKING:
     from gpumem_magic.trace.model import DeviceTrace
 
-__all__ = ["LiveBlock", "Start", "find_start", "has_start", "soft_size"]
+__all__ = ["LiveBlock", "Start", "find_start", "has_start", "segments_before", "soft_size"]
 
 
 class LiveBlock(NamedTuple):
@@ -66,13 +66,19 @@ def _reserved_before(device: DeviceTrace) -> int:
 
 def find_start(device: DeviceTrace) -> Start:
     """Play the recording backwards from the snapshot's segments."""
-    start = Start()
-    _find_segments(device, start)
+    start = Start(*segments_before(device, 0))
     _find_blocks(device, start)
     return start
 
 
-def _find_segments(device: DeviceTrace, start: Start) -> None:
+def segments_before(device: DeviceTrace, event: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Play segment events backwards from the final state.
+
+    Returns
+    -------
+    tuple
+        `Start.segments` and `Start.ranges` as they were before event number `event`.
+    """
     events = device.events
     native = {segment.address: segment.size for segment in device.segments if not segment.is_expandable}
     mapped = _Ranges()
@@ -80,6 +86,7 @@ def _find_segments(device: DeviceTrace, start: Start) -> None:
         if segment.is_expandable:
             mapped.add(segment.address, segment.address + segment.size)
     which = np.flatnonzero((events.action >= Action.SEGMENT_ALLOC) & (events.action <= Action.SEGMENT_UNMAP))
+    which = which[which >= event]
     for action, address, size in zip(
         events.action[which][::-1].tolist(),
         events.addr[which][::-1].tolist(),
@@ -94,8 +101,7 @@ def _find_segments(device: DeviceTrace, start: Start) -> None:
             mapped.remove(address, address + size)
         else:
             mapped.add(address, address + size)
-    start.segments = sorted(native.items())
-    start.ranges = [(low, high - low) for low, high in mapped.pairs()]
+    return sorted(native.items()), [(low, high - low) for low, high in mapped.pairs()]
 
 
 def _find_blocks(device: DeviceTrace, start: Start) -> None:
@@ -105,8 +111,10 @@ def _find_blocks(device: DeviceTrace, start: Start) -> None:
     first_events = which[first]
     # An address whose first event is a free held a block from before.
     freed = events.action[first_events] != Action.ALLOC
-    # `skip_actions` can leave the requests out; then the completions are all there is.
-    has_requests = bool(np.any(events.action == Action.FREE_REQUESTED))
+    # `skip_actions` can leave the requests out; then several completions and no request are all there is. A single
+    # completion is the second half of a free that the recording begins in.
+    completions = np.count_nonzero(events.action == Action.FREE_COMPLETED)
+    has_requests = completions < 3 or bool(np.any(events.action == Action.FREE_REQUESTED))
     blocks = [
         LiveBlock(
             address=int(events.addr[index]),
