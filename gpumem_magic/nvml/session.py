@@ -93,6 +93,7 @@ class Session:
         self._lock = threading.RLock()
         self._ready = False
         self._problem: str | None = None
+        self._down = Absence(Code.UNINITIALIZED, "NVML was not asked yet")
         self._driver: str | None = None
         self._slots: list[Slot] = []
         self._retry_at = -math.inf
@@ -129,6 +130,8 @@ class Session:
     def handle(self, slot: Slot) -> Handle | Absence:
         """Give the slot's handle, looking for a lost device now and then."""
         with self._lock:
+            if not self._ready:
+                return self._down
             if slot.handle is not None:
                 return slot.handle
             now = self._clock()
@@ -183,6 +186,12 @@ class Session:
         """Begin anew because every device failed at once, which is how a driver that was reloaded looks."""
         with self._lock:
             self._fail(absence)
+
+    def close(self) -> None:
+        """Give NVML back. A session that is asked again starts again."""
+        with self._lock:
+            if self._ready:
+                self._stop()
 
     def _call(self, function: str, *arguments: Any) -> Any | Absence:
         binding = load_binding()
@@ -261,6 +270,9 @@ class Session:
 
     def _fail(self, absence: Absence) -> None:
         """End this init; the next question starts another, at once only if NVML was shut down under us."""
+        if not self._ready:
+            return
+        self._down = absence
         self._stop()
         self._problem = problem_sentence(absence.code or 0, text=absence.reason)
         quick = absence.code == Code.UNINITIALIZED

@@ -14,6 +14,7 @@ errors {function: code} processes graphics [{pid: number | "self", used: bytes |
 
 from __future__ import annotations
 
+import ctypes
 import os
 import struct
 import subprocess
@@ -47,20 +48,10 @@ def build(directory: Path, *, without: Sequence[str] = ()) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     library = directory / "libnvidia-ml.so.1"
     macros = [f"-DWITHOUT_{name}" for name in without]
-    command = [
-        "gcc",
-        "-O1",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-shared",
-        "-fPIC",
-        *macros,
-        str(_SOURCE),
-        "-o",
-        str(library),
-    ]
-    subprocess.run([*command, "-lpthread"], check=True)
+    # The name inside the file makes a library that is loaded by its path the one that pynvml then gets by its name.
+    shared = ["-shared", "-fPIC", f"-Wl,-soname,{library.name}", *macros]
+    strict = ["-O1", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run(["gcc", *strict, *shared, _SOURCE, "-o", library, "-lpthread"], check=True)
     return library
 
 
@@ -105,6 +96,18 @@ class FakeNvml:
         environment["LD_LIBRARY_PATH"] = f"{self.directory}{os.pathsep + former if former else ''}"
         environment["FAKE_NVML"] = str(self.file)
         return environment
+
+    def load(self) -> None:
+        """Make this library the one that pynvml gets in this process, whose ``FAKE_NVML`` then decides."""
+        ctypes.CDLL(str(self.library), mode=ctypes.RTLD_GLOBAL)
+
+    def reset_calls(self) -> None:
+        """Begin to count anew."""
+        path = self.file.with_name(self.file.name + ".calls")
+        if path.exists():
+            # Written over, never cut: the file is mapped.
+            with path.open("r+b") as file:
+                file.write(b"\0" * path.stat().st_size)
 
     def calls(self) -> dict[str, int]:
         """Count the calls so far, of all processes, by function."""

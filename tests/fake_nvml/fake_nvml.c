@@ -3,7 +3,8 @@
  * FAKE_NVML names the file; each line is `key=value`, nested as `devices.0.processes.1.pid=42`. The file is read again
  * when its modification time or size changes, so a test can lose a device, slow a call or start a process under a
  * running poller. Calls are counted in `<file>.calls`, an array of (name[56], uint64) that any process may map.
- * build.py writes and reads both. Layouts and codes follow NVIDIA's nvml.h.
+ * build.py writes and reads both. Without FAKE_NVML the library behaves as if there were none. Layouts and codes follow
+ * NVIDIA's nvml.h.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -19,7 +20,7 @@
 
 enum {
   OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6,
-  INSUFFICIENT_SIZE = 7, FUNCTION_NOT_FOUND = 13,
+  INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, LIBRARY_NOT_FOUND = 12, FUNCTION_NOT_FOUND = 13,
 };
 #define MAX_DEVICES 16
 #define MAX_MIG 7
@@ -149,6 +150,8 @@ static int target_of(void *handle, Target *target) {
   if (target->device < 0 || target->device >= number_at("", "count", 1)) return INVALID_ARGUMENT;
   if (target->instance < 0) snprintf(target->prefix, sizeof target->prefix, "devices.%d.", target->device);
   else snprintf(target->prefix, sizeof target->prefix, "devices.%d.mig_instances.%d.", target->device, target->instance);
+  /* An instance that is gone takes its handle with it. */
+  if (target->instance >= 0 && !string_at(target->prefix, "total", NULL)) return INVALID_ARGUMENT;
   return OK;
 }
 
@@ -162,7 +165,8 @@ static int enter(const char *name, void *handle, Target *target) {
   delay(wait);
   pthread_mutex_lock(&mutex);
   int code = OK;
-  if (references == 0) code = UNINITIALIZED;
+  if (!getenv("FAKE_NVML")) code = DRIVER_NOT_LOADED;
+  else if (references == 0) code = UNINITIALIZED;
   else if (number_at("", "driver_error", 0)) code = (int)number_at("", "driver_error", 0);
   else if (number_at("missing.", name, 0)) code = FUNCTION_NOT_FOUND;
   else if (target) {
@@ -202,7 +206,7 @@ int nvmlInitWithFlags(unsigned flags) {
   reload();
   count_call(__func__);
   long long wait = number_at("delay_us.", __func__, 0);
-  int code = (int)number_at("", "init", 0);
+  int code = getenv("FAKE_NVML") ? (int)number_at("", "init", 0) : LIBRARY_NOT_FOUND;
   if (code == OK && references++ == 0) generation++;
   pthread_mutex_unlock(&mutex);
   delay(wait);

@@ -1,0 +1,47 @@
+"""Fixtures for every kind of test."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+
+def _load_build():
+    path = Path(__file__).parent / "fake_nvml" / "build.py"
+    spec = importlib.util.spec_from_file_location("fake_nvml_build", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def fake_nvml_build():
+    """The helper that builds the fake NVML and drives it (tests/fake_nvml/build.py)."""
+    return _load_build()
+
+
+@pytest.fixture(scope="session")
+def _fake_nvml_library(fake_nvml_build, tmp_path_factory):
+    fake = fake_nvml_build.FakeNvml(tmp_path_factory.mktemp("fake_nvml"))
+    fake.load()
+    return fake
+
+
+@pytest.fixture
+def fake_nvml(_fake_nvml_library, monkeypatch):
+    """The fake NVML in this process, under the real pynvml, with a fresh session; elsewhere there is still none."""
+    from gpumem_magic.nvml import sampling
+    from gpumem_magic.nvml.session import Session
+
+    fake = _fake_nvml_library
+    fake.control({})
+    fake.reset_calls()
+    monkeypatch.setenv("FAKE_NVML", str(fake.file))
+    session = Session()
+    monkeypatch.setattr(sampling, "_session", session)
+    yield fake
+    session.close()
