@@ -71,6 +71,8 @@ def _jupyter_labextension_paths() -> list[dict[str, str]]:
     return [{"src": "labextension", "dest": _PACKAGE}]
 
 
-def _jupyter_server_extension_points() -> list[dict[str, str]]:
-    """Tell Jupyter Server which module to load."""
-    return [{"module": "gpumem_magic.server"}]
+def _jupyter_server_extension_points() -> list[dict[str, Any]]:
+    """Tell Jupyter Server what to load."""
+    from gpumem_magic import server
+
+    return server.extension_points()
