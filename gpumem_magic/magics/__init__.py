@@ -5,6 +5,7 @@ gpumem       the registered magics: help, completion, nested use
 session      what is being measured in one shell; IPython's events and the input transformer
 measurement  one measurement: recorder, live line, report
 code         text that another magic hands us, run as the cell would have run it
+tools        the line magics beside it
 live, show   what appears while the cell runs, and after it
 
 Nothing outside this folder touches IPython.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpumem_magic.magics import tools
 from gpumem_magic.magics.gpumem import GpumemMagics
 
 __all__ = ["load", "unload"]
@@ -30,6 +32,7 @@ def load(shell: Any) -> None:
     magics = GpumemMagics(shell)
     shell.register_magic_function(magics.gpumem, "line_cell", "gpumem")
     shell.register_magic_function(magics.misplaced, "line", _MISPLACED)
+    tools.register(shell)
     shell.input_transformers_cleanup.append(magics.session.strip_magic)
     shell.events.register("pre_run_cell", magics.session.before_cell)
     shell.events.register("post_run_cell", magics.session.after_cell)
@@ -45,6 +48,7 @@ def unload(shell: Any) -> None:
     shell.events.unregister("pre_run_cell", magics.session.before_cell)
     shell.events.unregister("post_run_cell", magics.session.after_cell)
     shell.input_transformers_cleanup.remove(magics.session.strip_magic)
+    tools.unregister(shell)
     manager = shell.magics_manager
     for kind, name in (("line", "gpumem"), ("cell", "gpumem"), ("line", _MISPLACED)):
         manager.magics[kind].pop(name, None)
