@@ -20,7 +20,7 @@ __all__ = ["main"]
 
 # Modules with `add_parsers(subparsers)`; every parser sets `run`, a function of the parsed arguments that returns an
 # exit code.
-_FAMILIES = ("demo", "snapshot", "conf", "allocator", "monitor")
+_FAMILIES = ("demo", "report", "snapshot", "conf", "allocator", "monitor")
 
 
 def _build_parser() -> argparse.ArgumentParser:
