@@ -1,0 +1,161 @@
+"""Which line of the notebook an event belongs to: events joined with line marks by time.
+
+The rules, in this order:
+
+1. An event belongs to the last mark of a thread that is not later than the event, both in whole microseconds.
+2. Threads without marks (autograd's, libraries') work for the line that runs meanwhile: an allocation in
+   ``loss.backward()`` belongs to that line, whichever thread made it.
+3. When several threads run notebook code and the events do not tell their thread, the line is unknown; not when all of
+   them are at the same place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpumem_magic.recording.model import Note
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from gpumem_magic.recording.model import Marks
+
+__all__ = ["CLOCK_TOLERANCE_US", "REASONS", "Lines", "attribute", "clock_offset"]
+
+# Marks and events within this are taken as one clock.
+CLOCK_TOLERANCE_US = 50
+
+OUTSIDE = "line unknown: no notebook code was running"
+TWO_THREADS = "line unknown: two threads"
+DROPPED = "line unknown: its line marks were dropped, the newest ones are kept"
+TOO_OFTEN = "line unknown: lines ran too often to be told apart"
+REASONS = (OUTSIDE, TWO_THREADS, DROPPED, TOO_OFTEN)
+
+_OUTSIDE, _TWO_THREADS, _DROPPED, _TOO_OFTEN = (-1 - index for index in range(4))
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The line of each event.
+
+    Attributes
+    ----------
+    place
+        Per event: index into `Marks.places`, or ``-1 - k`` for ``reasons[k]``; int32, shape ``(n,)``.
+    reasons
+        Why a line is unknown.
+    notes
+        What the reader must know about the join.
+    """
+
+    place: NDArray[np.int32]
+    reasons: tuple[str, ...]
+    notes: tuple[Note, ...] = ()
+
+
+def attribute(
+    marks: Marks,
+    time_us: NDArray[np.int64],
+    *,
+    thread: NDArray[np.int64] | None = None,
+    offset_us: int = 0,
+) -> Lines:
+    """Find the line that was running at each event.
+
+    Parameters
+    ----------
+    marks
+        Line marks in time order.
+    time_us
+        Unix microseconds of the events, shape ``(n,)``, in any order.
+    thread
+        Python thread of each event where the recording tells, 0 where it does not; shape ``(n,)``.
+    offset_us
+        How far the events' clock is ahead of the marks' (see `clock_offset`).
+
+    Returns
+    -------
+    Lines
+        A place or a reason for every event.
+    """
+    time_us = np.asarray(time_us, np.int64) - offset_us
+    place = np.full(len(time_us), _OUTSIDE, np.int32)
+    unnamed = np.array([index for index, stack in enumerate(marks.places) if not stack], np.int64)
+    # Events in time order make slices of those that a thread can have made.
+    order = np.argsort(time_us, kind="stable")
+    sorted_us = time_us[order]
+    joined = np.full(len(time_us), _OUTSIDE, np.int32)
+    for ident in np.unique(marks.thread):
+        own = marks.thread == ident
+        mark_us, mark_place = marks.time_us[own], marks.place[own]
+        begin = int(np.searchsorted(sorted_us, mark_us[0]))
+        end = len(sorted_us)
+        if mark_place[-1] < 0:
+            end = int(np.searchsorted(sorted_us, mark_us[-1]))
+        if begin >= end:
+            continue
+        found = mark_place[np.searchsorted(mark_us, sorted_us[begin:end], side="right") - 1]
+        now = joined[begin:end]
+        active = found >= 0
+        if thread is not None:
+            known = thread[order[begin:end]]
+            # The thread's own word counts over everything that others were doing.
+            now = np.where((known == ident) & (now == _TWO_THREADS), _OUTSIDE, now)
+            now = np.where((known == ident) & active, _OUTSIDE, now)
+            active &= (known == ident) | ~np.isin(known, marks.thread)
+        clash = active & (now != _OUTSIDE) & (now != found)
+        joined[begin:end] = np.where(clash, _TWO_THREADS, np.where(active & (now == _OUTSIDE), found, now))
+    if marks.dropped and len(marks.time_us):
+        joined[: int(np.searchsorted(sorted_us, marks.time_us[0]))] = _DROPPED
+    if len(unnamed):
+        joined[np.isin(joined, unnamed)] = _TOO_OFTEN
+    place[order] = joined
+    return Lines(place, REASONS, _notes(marks, place, offset_us))
+
+
+def _notes(marks: Marks, place: NDArray[np.int32], offset_us: int) -> tuple[Note, ...]:
+    notes = []
+    if not marks.has_functions:
+        text = "lines inside functions need Python 3.12; memory is shown at the line that called them"
+        notes.append(Note("info", text))
+    if np.any(place == _DROPPED):
+        notes.append(Note("warning", f"{marks.dropped:,} line marks were dropped; the earliest lines are unknown"))
+    if np.any(place == _TWO_THREADS):
+        text = "two threads ran notebook code at once; --stacks python tells their lines apart"
+        notes.append(Note("warning", text))
+    if abs(offset_us) > CLOCK_TOLERANCE_US:
+        notes.append(Note("info", f"torch's clock was {offset_us:+,} µs off the lines' clock, which was corrected"))
+    return tuple(notes)
+
+
+def clock_offset(entries_us: NDArray[np.int64], calls_us: Sequence[tuple[int, int]]) -> int | None:
+    """Compare the events' clock with the marks' by entries that the recorder itself caused.
+
+    Parameters
+    ----------
+    entries_us
+        Times of the trace's ``snapshot`` entries.
+    calls_us
+        Marks' clock just before and just after each call that caused one.
+
+    Returns
+    -------
+    int or None
+        Microseconds by which the events' clock is ahead (negative: behind), 0 when every call's entry lies between its
+        two times, None when no entry can be matched to a call (none within a second).
+    """
+    entries = np.sort(np.asarray(entries_us, np.int64))
+    offsets = []
+    for before, after in calls_us:
+        if not len(entries):
+            break
+        near = entries[np.abs(entries - (before + after) // 2).argmin()]
+        offset = int(min(0, near - before) if near < before else max(0, near - after))
+        if abs(offset) < 1_000_000:
+            offsets.append(offset)
+    return int(np.median(offsets)) if offsets else None

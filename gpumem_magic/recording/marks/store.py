@@ -1,0 +1,166 @@
+"""Where marks are kept: line stacks interned in a tree, times and stack numbers in flat arrays, all bounded."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from gpumem_magic.recording.model import Marks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+__all__ = ["BLOCK", "MAX_MARKS", "NOWHERE", "UNKNOWN", "Spot", "Spots", "ThreadLog", "build_marks"]
+
+# 48 MB. A launch-bound training step of 18 ms writes about 10 marks; this is hours of it.
+MAX_MARKS = 4_000_000
+# Distinct line stacks; beyond, a stack is represented by its outer part. Recursion is folded, so that real programs
+# stay in the hundreds.
+MAX_SPOTS = 65_536
+# Marks are written into blocks of this many; the pace is checked once a block.
+BLOCK = 256
+
+NOWHERE = 0  # no notebook code on this thread
+UNKNOWN = 1  # notebook code, but which line is not known
+
+
+class Spot:
+    """One line (or range of lines) of one function, called from `parent`.
+
+    Attributes
+    ----------
+    number
+        Its position in `Spots`.
+    parent
+        Number of the calling spot.
+    file, name
+        ``co_filename`` and ``co_name``.
+    first, last
+        Lines; they differ only where single lines could not be told apart.
+    """
+
+    __slots__ = ("file", "first", "last", "name", "number", "parent")
+
+    def __init__(self, number: int, parent: int, function: tuple[str, str], lines: tuple[int, int]) -> None:
+        self.number = number
+        self.parent = parent
+        self.file, self.name = function
+        self.first, self.last = lines
+
+
+class Spots:
+    """All line stacks of a recording, as a tree of `Spot`: a stack is a spot and its parents."""
+
+    def __init__(self) -> None:
+        self._spots = [Spot(number, NOWHERE, ("", ""), (0, 0)) for number in (NOWHERE, UNKNOWN)]
+        self._index: dict[tuple[int, str, str, int, int], int] = {}
+
+    def __len__(self) -> int:
+        return len(self._spots)
+
+    def add(self, parent: int, file: str, name: str, first: int, last: int) -> int:
+        """Return the number of a spot below `parent`; `parent` itself when there is no room for more."""
+        key = (parent, file, name, first, last)
+        number = self._index.get(key)
+        if number is None:
+            number = len(self._spots)
+            if number >= MAX_SPOTS:
+                return parent
+            self._spots.append(Spot(number, parent, (file, name), (first, last)))
+            self._index[key] = number
+        return number
+
+    def path(self, number: int) -> list[Spot]:
+        """Return a stack, outermost first; empty for `NOWHERE` and `UNKNOWN`."""
+        spots: list[Spot] = []
+        while number > UNKNOWN:
+            spot = self._spots[number]
+            spots.append(spot)
+            number = spot.parent
+        spots.reverse()
+        return spots
+
+
+class Paths(Protocol):
+    """What numbers in a log mean."""
+
+    def path(self, number: int) -> list[Spot]:
+        """Return a stack, outermost first."""
+
+
+class ThreadLog:
+    """The marks of one thread.
+
+    The newest ones are in `times` (Unix nanoseconds) and `spots`, of which `count` are filled; writing one beyond the
+    end raises IndexError, which costs nothing until it happens and is where the pace is checked.
+    """
+
+    __slots__ = ("_old_spots", "_old_times", "count", "dropped", "ident", "spots", "times")
+
+    def __init__(self, ident: int) -> None:
+        self.ident = ident
+        self.times = array("q", bytes(8 * BLOCK))
+        self.spots = array("i", bytes(4 * BLOCK))
+        self.count = 0
+        self.dropped = 0
+        self._old_times = array("q")
+        self._old_spots = array("i")
+
+    def flush(self, limit: int) -> None:
+        """Move the block to the older marks, of which the newest `limit` are kept."""
+        self._old_times += self.times[: self.count]
+        self._old_spots += self.spots[: self.count]
+        self.count = 0
+        if len(self._old_times) > limit:
+            # Half at a time, so that moving the rest is paid once per limit/2 marks.
+            surplus = len(self._old_times) - limit // 2
+            del self._old_times[:surplus]
+            del self._old_spots[:surplus]
+            self.dropped += surplus
+
+    def columns(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Return all kept marks: Unix nanoseconds and spot numbers."""
+        times = np.array(self._old_times + self.times[: self.count], np.int64)
+        return times, np.array(self._old_spots + self.spots[: self.count], np.int32)
+
+
+def build_marks(logs: Iterable[ThreadLog], spots: Paths, *, has_functions: bool) -> Marks:
+    """Join the threads' marks into columns in time order.
+
+    Parameters
+    ----------
+    logs
+        One per thread.
+    spots
+        What their numbers mean.
+    has_functions
+        See `Marks`.
+    """
+    logs = list(logs)
+    columns = [log.columns() for log in logs]
+    time_ns = np.concatenate([times for times, _ in columns]) if columns else np.zeros(0, np.int64)
+    number = np.concatenate([numbers for _, numbers in columns]) if columns else np.zeros(0, np.int32)
+    thread = np.repeat(np.array([log.ident for log in logs], np.int64), [len(times) for times, _ in columns])
+    order = np.argsort(time_ns, kind="stable")
+    used, inverse = np.unique(number[order], return_inverse=True)
+    # Place and last lines of each entry, by first use.
+    found: dict[tuple[tuple[tuple[str, int, str], ...], tuple[int, ...]], int] = {}
+    place_of = np.full(len(used), -1, np.int32)
+    for index, spot_number in enumerate(used.tolist()):
+        if spot_number != NOWHERE:
+            path = spots.path(spot_number)[::-1]
+            stack = tuple((spot.file, spot.first, spot.name) for spot in path)
+            place_of[index] = found.setdefault((stack, tuple(spot.last for spot in path)), len(found))
+    return Marks(
+        time_us=time_ns[order] // 1000,
+        thread=thread[order],
+        place=place_of[inverse].astype(np.int32),
+        places=tuple(place for place, _ in found),
+        has_functions=has_functions,
+        dropped=sum(log.dropped for log in logs),
+        last_lines=tuple(last for _, last in found),
+    )
