@@ -1,0 +1,59 @@
+/** Which idle stretches of the wall clock are folded away, and how wide a fold stays. */
+
+export interface Fold {
+  fromUs: number;
+  toUs: number;
+}
+
+/** A stretch without any change is folded when it is longer than this share of all that stays unfolded. */
+const FOLD_SHARE = 0.12;
+/** Width that a fold keeps, as a share of all that stays unfolded: enough for its mark, too little to mislead. */
+export const FOLDED_SHARE = 0.02;
+/** With fewer changes than this the pauses between them are the picture. */
+const FEWEST_STEPS = 16;
+
+/**
+ * Idle stretches to fold, in time order.
+ *
+ * Folding the longest makes the rest of the axis shorter, so that the next may become worth folding: the loop goes on
+ * until nothing left over is long for what remains.
+ */
+export function findFolds(times: Float64Array, spanUs: number): Fold[] {
+  const n = times.length;
+  if (n < FEWEST_STEPS) return [];
+  // Only the longest few hundred gaps can ever matter: FOLD_SHARE bounds how many are long at once.
+  const floor = gapFloor(times, spanUs);
+  const gaps: Fold[] = [];
+  const consider = (fromUs: number, toUs: number): void => {
+    if (toUs - fromUs > floor) gaps.push({ fromUs, toUs });
+  };
+  consider(0, times[0] as number);
+  for (let i = 1; i < n; i++) consider(times[i - 1] as number, times[i] as number);
+  consider(times[n - 1] as number, spanUs);
+  gaps.sort((a, b) => b.toUs - b.fromUs - (a.toUs - a.fromUs));
+  let remaining = spanUs;
+  const folds: Fold[] = [];
+  for (const gap of gaps) {
+    const length = gap.toUs - gap.fromUs;
+    if (length <= FOLD_SHARE * remaining) break;
+    remaining -= length;
+    folds.push(gap);
+  }
+  // Everything idle is no reason to fold: then there would be nothing beside the folds.
+  if (remaining <= 0) return [];
+  return folds.sort((a, b) => a.fromUs - b.fromUs);
+}
+
+/** A gap below this cannot be folded, whatever else is: found from the busy time that the gaps leave over. */
+function gapFloor(times: Float64Array, spanUs: number): number {
+  // Gaps over 1/1000 of the span number at most 1,000; what remains after folding all of them bounds the threshold.
+  const large = spanUs / 1000;
+  let busy = spanUs;
+  let before = 0;
+  for (let i = 0; i <= times.length; i++) {
+    const now = i < times.length ? (times[i] as number) : spanUs;
+    if (now - before > large) busy -= now - before;
+    before = now;
+  }
+  return Math.min(large, Math.max(busy, 0) * FOLD_SHARE);
+}

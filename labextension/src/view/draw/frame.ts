@@ -1,0 +1,228 @@
+/** What surrounds the stack: grid, ruler, folds, regions and markers. */
+
+import { decimalTicks } from '../axis/ticks';
+import type { Viewport } from '../axis/viewport';
+import type { Marker } from '../document';
+import { formatBytes, formatCount, formatDuration, formatMoment } from '../format';
+import { type Layout, REGION_ROW_PX } from './layout';
+import type { Colours } from './palette';
+import { FONT, type Pen, type Rect } from './pen';
+import type { Scale } from './scale';
+
+const TICK_PX = 90;
+
+export interface PlacedRegion {
+  name: string;
+  fromUs: number;
+  toUs: number;
+  row: number;
+}
+
+export function drawGrid(pen: Pen, layout: Layout, scale: Scale, colours: Colours): void {
+  const { plot } = layout;
+  pen.font = FONT;
+  pen.textAlign = 'right';
+  pen.textBaseline = 'middle';
+  pen.lineWidth = 1;
+  for (const tick of scale.ticks) {
+    const y = Math.round(scale.y(tick)) + 0.5;
+    pen.strokeStyle = tick === 0 ? colours.muted : colours.grid;
+    pen.beginPath();
+    pen.moveTo(plot.x, y);
+    pen.lineTo(plot.x + plot.width, y);
+    pen.stroke();
+    pen.fillStyle = colours.muted;
+    pen.fillText(formatBytes(tick), plot.x - 6, Math.min(y, plot.y + plot.height - 5));
+  }
+}
+
+export function drawRuler(pen: Pen, layout: Layout, viewport: Viewport, colours: Colours): void {
+  const { ruler, plot } = layout;
+  const { axis } = viewport;
+  pen.font = FONT;
+  pen.textAlign = 'center';
+  pen.textBaseline = 'middle';
+  pen.fillStyle = colours.muted;
+  pen.strokeStyle = colours.muted;
+  pen.lineWidth = 1;
+  const y = ruler.y + 13;
+  let lastRight = Number.NEGATIVE_INFINITY;
+  for (const { u, text } of rulerTicks(viewport, plot.width)) {
+    const x = plot.x + viewport.pxOfU(u, plot.width);
+    const half = pen.measureText(text).width / 2;
+    const center = Math.min(Math.max(x, plot.x - 40 + half), layout.width - half - 2);
+    if (center - half < lastRight + 8) continue;
+    lastRight = center + half;
+    pen.beginPath();
+    pen.moveTo(x, ruler.y);
+    pen.lineTo(x, ruler.y + 4);
+    pen.stroke();
+    pen.fillText(text, center, y);
+  }
+  for (const fold of axis.folds) drawFold(pen, plot, viewport, fold, colours);
+}
+
+/** Ticks in every unfolded stretch: round in time, even where the axis is not. */
+function rulerTicks(viewport: Viewport, width: number): { u: number; text: string }[] {
+  const { axis } = viewport;
+  const count = Math.max(2, width / TICK_PX);
+  if (axis.kind === 'event') {
+    const { ticks } = decimalTicks(viewport.fromU, viewport.toU, count);
+    return ticks.filter(Number.isInteger).map(u => ({ u, text: u === 0 ? 'change 0' : formatCount(u) }));
+  }
+  const { step } = decimalTicks(0, viewport.spanU, count);
+  const out: { u: number; text: string }[] = [];
+  let fromUs = axis.usOfU(viewport.fromU);
+  const toUs = axis.usOfU(viewport.toU);
+  for (const fold of [...axis.folds, { fromUs: Number.POSITIVE_INFINITY, toUs: Number.POSITIVE_INFINITY }]) {
+    const until = Math.min(toUs, fold.fromUs);
+    for (let k = Math.ceil(fromUs / step - 1e-9); k * step <= until + step * 1e-9; k++) {
+      out.push({ u: axis.uOfUs(k * step), text: formatMoment(k * step, step) });
+    }
+    if (fold.toUs >= toUs) break;
+    fromUs = Math.max(fromUs, fold.toUs);
+  }
+  return out;
+}
+
+/** A fold is a torn strip with the length of what was left out. */
+function drawFold(
+  pen: Pen,
+  plot: Rect,
+  viewport: Viewport,
+  fold: { fromUs: number; toUs: number },
+  colours: Colours
+): void {
+  const left = plot.x + viewport.pxOfU(viewport.axis.uOfUs(fold.fromUs), plot.width);
+  const right = plot.x + viewport.pxOfU(viewport.axis.uOfUs(fold.toUs), plot.width);
+  if (right < plot.x || left > plot.x + plot.width) return;
+  pen.save();
+  pen.beginPath();
+  pen.rect(plot.x, plot.y, plot.width, plot.height + 8);
+  pen.clip();
+  pen.fillStyle = colours.background;
+  pen.globalAlpha = 0.7;
+  pen.fillRect(left, plot.y, right - left, plot.height);
+  pen.globalAlpha = 1;
+  pen.strokeStyle = colours.muted;
+  pen.setLineDash([]);
+  for (const x of [left, right]) {
+    pen.beginPath();
+    const tooth = 4;
+    pen.moveTo(x, plot.y);
+    for (let y = plot.y, k = 0; y < plot.y + plot.height; y += tooth, k++)
+      pen.lineTo(x + (k % 2 === 0 ? 1.5 : -1.5), y);
+    pen.stroke();
+  }
+  pen.restore();
+  const text = `${formatDuration(fold.toUs - fold.fromUs)} idle`;
+  const middle = Math.min(Math.max((left + right) / 2, plot.x + 30), plot.x + plot.width - 30);
+  plate(pen, text, middle, plot.y + 9, colours);
+}
+
+/** Centred text on a plate of background. */
+function plate(pen: Pen, text: string, x: number, y: number, colours: Colours): void {
+  pen.font = FONT;
+  pen.textAlign = 'center';
+  pen.textBaseline = 'middle';
+  const width = pen.measureText(text).width + 8;
+  pen.fillStyle = colours.background;
+  pen.globalAlpha = 0.88;
+  pen.fillRect(x - width / 2, y - 8, width, 16);
+  pen.globalAlpha = 1;
+  pen.fillStyle = colours.muted;
+  pen.fillText(text, x, y);
+}
+
+/** `record_function` regions as bars above the plot, nested ones below their parents. */
+export function drawRegions(
+  pen: Pen,
+  layout: Layout,
+  viewport: Viewport,
+  regions: readonly PlacedRegion[],
+  colours: Colours
+): void {
+  const { regions: area, plot } = layout;
+  if (area.height === 0) return;
+  pen.save();
+  pen.beginPath();
+  pen.rect(area.x, area.y, area.width, area.height);
+  pen.clip();
+  pen.font = FONT;
+  pen.textAlign = 'left';
+  pen.textBaseline = 'middle';
+  // A thousand regions under a pixel each would be noise: what is narrower than a pixel joins its neighbour.
+  const reached = [0, 0, 0].map(() => Number.NEGATIVE_INFINITY);
+  for (const region of regions) {
+    const left = area.x + viewport.pxOfU(viewport.axis.uOfUs(region.fromUs), plot.width);
+    const right = area.x + viewport.pxOfU(viewport.axis.uOfUs(region.toUs), plot.width);
+    if (right < area.x || left > area.x + area.width || right - (reached[region.row] as number) < 1) continue;
+    const x = Math.max(left, area.x);
+    const width = Math.max(1, Math.min(right, area.x + area.width) - x - 1);
+    reached[region.row] = right;
+    const y = area.y + region.row * REGION_ROW_PX;
+    pen.fillStyle = colours.grid;
+    pen.fillRect(x, y, width, REGION_ROW_PX - 2);
+    if (width < 24) continue;
+    pen.save();
+    pen.beginPath();
+    pen.rect(x, y, width, REGION_ROW_PX);
+    pen.clip();
+    pen.fillStyle = colours.foreground;
+    pen.fillText(region.name, x + 4, y + REGION_ROW_PX / 2 - 1);
+    pen.restore();
+  }
+  pen.restore();
+}
+
+const MARKER_GLYPH: Record<Marker['kind'], string> = {
+  oom: 'out of memory',
+  retry: 'retry',
+  segment_free: 'segments freed',
+  overflow: 'recording overflowed',
+  exception: 'exception'
+};
+
+export function isGrave(kind: Marker['kind']): boolean {
+  return kind === 'oom' || kind === 'exception' || kind === 'overflow';
+}
+
+export function drawMarkers(
+  pen: Pen,
+  layout: Layout,
+  viewport: Viewport,
+  markers: readonly Marker[],
+  startUs: number,
+  colours: Colours
+): void {
+  const { plot } = layout;
+  let free = Number.NEGATIVE_INFINITY;
+  for (const marker of markers) {
+    const x = plot.x + viewport.pxOfU(viewport.axis.uOfUs(marker.timeUs - startUs), plot.width);
+    if (x < plot.x - 1 || x > plot.x + plot.width + 1) continue;
+    const grave = isGrave(marker.kind);
+    pen.strokeStyle = grave ? colours.danger : colours.muted;
+    pen.fillStyle = pen.strokeStyle;
+    pen.lineWidth = grave ? 1.5 : 1;
+    pen.setLineDash(grave ? [] : [2, 2]);
+    pen.beginPath();
+    pen.moveTo(x, plot.y);
+    pen.lineTo(x, plot.y + plot.height);
+    pen.stroke();
+    pen.setLineDash([]);
+    pen.beginPath();
+    pen.moveTo(x - 5, plot.y);
+    pen.lineTo(x + 5, plot.y);
+    pen.lineTo(x, plot.y + 8);
+    pen.closePath();
+    pen.fill();
+    if (!grave && x < free) continue;
+    const text = MARKER_GLYPH[marker.kind];
+    pen.font = FONT;
+    const half = pen.measureText(text).width / 2 + 4;
+    const middle = Math.min(Math.max(x, plot.x + half), plot.x + plot.width - half);
+    if (middle - half < free) continue;
+    plate(pen, text, middle, plot.y + 18, { ...colours, muted: grave ? colours.danger : colours.muted });
+    free = middle + half + 4;
+  }
+}

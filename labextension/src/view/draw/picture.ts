@@ -1,0 +1,116 @@
+/** One frame: everything that lies under the cursor layer. The same for screen, PNG and SVG. */
+
+import type { Viewport } from '../axis/viewport';
+import type { Marker } from '../document';
+import { formatBytes } from '../format';
+import { type Columns, sampleColumns, widenToEnvelope } from '../model/columns';
+import type { Curves } from '../model/curves';
+import type { LiveIndex } from '../model/live';
+import { findSingles, type Single } from '../model/singles';
+import { drawGrid, drawMarkers, drawRegions, drawRuler, type PlacedRegion } from './frame';
+import { type Layout, layOut } from './layout';
+import { drawLine, type Line, mostInView } from './lines';
+import type { Colours, LineName } from './palette';
+import { FONT, type Pen } from './pen';
+import { Scale } from './scale';
+import { drawSingles, LEAST_HEIGHT_PX } from './singles';
+import { drawStack } from './stack';
+
+export interface Scene {
+  curves: Curves;
+  live: LiveIndex;
+  viewport: Viewport;
+  lines: readonly Line[];
+  regions: readonly PlacedRegion[];
+  regionRows: number;
+  markers: readonly Marker[];
+  startUs: number;
+  log: boolean;
+  /** Sums of all allocations are on show, so that the exact envelope applies. */
+  unfiltered: boolean;
+  /** Lines that the scale must reach, however far up they are. */
+  reach: ReadonlySet<LineName>;
+  colours: Colours;
+  emphasis: ReadonlySet<number> | null;
+  /** Pixel columns per CSS pixel: the screen's density. */
+  density: number;
+}
+
+/** What hit tests need of a frame. */
+export interface Frame {
+  layout: Layout;
+  scale: Scale;
+  columns: Columns;
+  viewport: Viewport;
+  curves: Curves;
+  singles: Single[] | null;
+  /** Lines above the top of the scale. */
+  above: Line[];
+}
+
+/** A line further up than this many times the stack would flatten the stack, so it is only named at the top. */
+const REACH = 3;
+const MOST_COLUMNS = 2400;
+
+export function drawPicture(pen: Pen, width: number, height: number, scene: Scene): Frame {
+  const { curves, viewport, colours } = scene;
+  const layout = layOut(width, height, scene.regionRows);
+  const { plot } = layout;
+  const columns = sampleColumns(curves, viewport, Math.min(MOST_COLUMNS, Math.round(plot.width * scene.density)));
+  if (scene.unfiltered) widenToEnvelope(columns, curves, viewport);
+  const { most, above } = reachOf(scene, columns.most);
+  const scale = new Scale(most, plot, scene.log);
+  pen.fillStyle = colours.background;
+  pen.fillRect(0, 0, width, height);
+  drawGrid(pen, layout, scale, colours);
+  pen.save();
+  pen.beginPath();
+  pen.rect(plot.x, plot.y, plot.width, plot.height);
+  pen.clip();
+  drawStack(pen, plot, scale, curves, columns, { colours, emphasis: scene.emphasis });
+  const singles = outlines(scene, scale, plot.height);
+  if (singles !== null) drawSingles(pen, plot, scale, viewport, singles, colours);
+  for (const line of scene.lines) if (!above.includes(line)) drawLine(pen, plot, scale, viewport, line, colours);
+  pen.restore();
+  drawRegions(pen, layout, viewport, scene.regions, colours);
+  drawRuler(pen, layout, viewport, colours);
+  drawMarkers(pen, layout, viewport, scene.markers, scene.startUs, colours);
+  drawAbove(pen, layout, above, colours);
+  return { layout, scale, columns, viewport, curves, singles, above };
+}
+
+function reachOf(scene: Scene, stack: number): { most: number; above: Line[] } {
+  const above: Line[] = [];
+  let most = stack;
+  for (const line of scene.lines) {
+    const value = mostInView(line, scene.viewport);
+    if (scene.reach.has(line.name) || stack === 0 || value <= stack * REACH) most = Math.max(most, value);
+  }
+  for (const line of scene.lines) if (mostInView(line, scene.viewport) > most) above.push(line);
+  return { most, above };
+}
+
+function outlines(scene: Scene, scale: Scale, height: number): Single[] | null {
+  const { viewport, curves } = scene;
+  const from = viewport.axis.momentBefore(viewport.fromU);
+  const to = viewport.axis.momentAt(viewport.toU);
+  return findSingles(curves, scene.live, from, to, (scale.top / height) * LEAST_HEIGHT_PX);
+}
+
+/** What lies above the top is named there, with its value, so that its absence is no riddle. */
+function drawAbove(pen: Pen, layout: Layout, above: readonly Line[], colours: Colours): void {
+  if (above.length === 0) return;
+  const { plot } = layout;
+  pen.font = FONT;
+  pen.textAlign = 'right';
+  pen.textBaseline = 'middle';
+  const text = above.map(line => `${line.name} ${formatBytes(line.most)}`).join(' · ');
+  const label = `↑ ${text}`;
+  const width = pen.measureText(label).width + 8;
+  pen.fillStyle = colours.background;
+  pen.globalAlpha = 0.88;
+  pen.fillRect(plot.x + plot.width - width, plot.y + 1, width, 16);
+  pen.globalAlpha = 1;
+  pen.fillStyle = colours.muted;
+  pen.fillText(label, plot.x + plot.width - 4, plot.y + 9);
+}

@@ -1,0 +1,170 @@
+/** The stacked bands. One polygon a band: however many allocations there are, a frame has a dozen shapes. */
+
+import type { Columns } from '../model/columns';
+import type { Curves } from '../model/curves';
+import { type Colours, toneColour } from './palette';
+import type { Pen, Rect } from './pen';
+import type { Scale } from './scale';
+
+/** How strongly bands outside the emphasis are drawn. */
+const FADED = 0.22;
+/** How much the part of a column that is occupied only now and then is bleached. */
+const BLEACH = 0.45;
+
+export interface StackStyle {
+  colours: Colours;
+  /** Bands to stress, or null for all. */
+  emphasis: ReadonlySet<number> | null;
+}
+
+export function drawStack(
+  pen: Pen,
+  plot: Rect,
+  scale: Scale,
+  curves: Curves,
+  columns: Columns,
+  style: StackStyle
+): void {
+  const { bands } = curves.banding;
+  const levels = stackLevels(curves, columns, scale);
+  const left = (c: number): number => plot.x + (c / columns.count) * plot.width;
+  for (let b = 0; b < bands.length; b++) {
+    const { tone } = bands[b] as (typeof bands)[number];
+    const colour = toneColour(tone, style.colours);
+    pen.globalAlpha = style.emphasis === null || style.emphasis.has(b) ? 1 : FADED;
+    pen.fillStyle = (tone.kind === 'before' && pen.createHatch?.(colour, style.colours.hatch)) || colour;
+    traceBand(pen, levels, b, columns.count, left);
+    pen.fill();
+  }
+  pen.globalAlpha = 1;
+  drawSummedPeaks(pen, levels, bands.length, scale, columns, left, style.colours);
+  bleach(pen, scale, columns, left, style.colours);
+  drawEdges(pen, levels, bands.length, columns.count, left, style.colours);
+}
+
+/** Heights in px of the band borders, border-major: `levels[b][c]` is the bottom of band b in column c. */
+function stackLevels(curves: Curves, columns: Columns, scale: Scale): Float64Array[] {
+  const bands = curves.banding.bands.length;
+  const levels = Array.from({ length: bands + 1 }, () => new Float64Array(columns.count));
+  const bottom = scale.y(0);
+  let previous = -1;
+  for (let c = 0; c < columns.count; c++) {
+    const moment = columns.moment[c] as number;
+    if (moment === previous) {
+      for (const level of levels) level[c] = level[c - 1] as number;
+      continue;
+    }
+    previous = moment;
+    const composition = curves.composition(moment);
+    const limit = columns.high[c] as number;
+    let sum = 0;
+    (levels[0] as Float64Array)[c] = bottom;
+    for (let b = 0; b < bands; b++) {
+      sum += composition[b] as number;
+      (levels[b + 1] as Float64Array)[c] = scale.y(Math.min(sum, limit));
+    }
+  }
+  return levels;
+}
+
+function traceBand(pen: Pen, levels: Float64Array[], band: number, count: number, left: (c: number) => number): void {
+  const lower = levels[band] as Float64Array;
+  const upper = levels[band + 1] as Float64Array;
+  pen.beginPath();
+  pen.moveTo(left(0), upper[0] as number);
+  for (let c = 1; c < count; c++) {
+    if (upper[c] === upper[c - 1]) continue;
+    pen.lineTo(left(c), upper[c - 1] as number);
+    pen.lineTo(left(c), upper[c] as number);
+  }
+  pen.lineTo(left(count), upper[count - 1] as number);
+  pen.lineTo(left(count), lower[count - 1] as number);
+  for (let c = count - 1; c > 0; c--) {
+    if (lower[c] === lower[c - 1]) continue;
+    pen.lineTo(left(c), lower[c] as number);
+    pen.lineTo(left(c), lower[c - 1] as number);
+  }
+  pen.lineTo(left(0), lower[0] as number);
+  pen.closePath();
+}
+
+/** Memory of small allocations that came and went inside a bin: in the exact envelope, in no single band. */
+function drawSummedPeaks(
+  pen: Pen,
+  levels: Float64Array[],
+  bands: number,
+  scale: Scale,
+  columns: Columns,
+  left: (c: number) => number,
+  colours: Colours
+): void {
+  const top = levels[bands] as Float64Array;
+  pen.fillStyle = colours.other;
+  pen.globalAlpha = 0.5;
+  pen.beginPath();
+  let any = false;
+  for (let c = 0; c < columns.count; ) {
+    const y = scale.y(columns.high[c] as number);
+    let stop = c + 1;
+    while (stop < columns.count && top[stop] === top[c] && columns.high[stop] === columns.high[c]) stop += 1;
+    if ((top[c] as number) - y > 0.5) {
+      pen.rect(left(c), y, left(stop) - left(c), (top[c] as number) - y);
+      any = true;
+    }
+    c = stop;
+  }
+  if (any) pen.fill();
+  pen.globalAlpha = 1;
+}
+
+/** A column shows its fullest moment; what is not there all through it is bleached, so that spikes look like spikes. */
+function bleach(pen: Pen, scale: Scale, columns: Columns, left: (c: number) => number, colours: Colours): void {
+  pen.fillStyle = colours.background;
+  pen.globalAlpha = BLEACH;
+  pen.beginPath();
+  let any = false;
+  for (let c = 0; c < columns.count; c++) {
+    const high = scale.y(columns.high[c] as number);
+    const low = scale.y(columns.low[c] as number);
+    // A column at the flank of a wide step holds both its levels; its neighbours say whether that is more than an edge.
+    const calm = Math.min(
+      scale.y(columns.low[Math.max(0, c - 1)] as number),
+      scale.y(columns.low[Math.min(columns.count - 1, c + 1)] as number)
+    );
+    const until = Math.min(low, Math.max(calm, high));
+    const height = until - high;
+    if (height < 1 || low - high < 1) continue;
+    pen.rect(left(c), high, left(c + 1) - left(c), height);
+    any = true;
+  }
+  if (any) pen.fill();
+  pen.globalAlpha = 1;
+}
+
+/** A line of background between bands, and a darker one along the top: borders that need no colour to be seen. */
+function drawEdges(
+  pen: Pen,
+  levels: Float64Array[],
+  bands: number,
+  count: number,
+  left: (c: number) => number,
+  colours: Colours
+): void {
+  for (let b = 1; b <= bands; b++) {
+    const level = levels[b] as Float64Array;
+    const top = b === bands;
+    pen.strokeStyle = top ? colours.foreground : colours.background;
+    pen.lineWidth = top ? 1 : 0.75;
+    pen.globalAlpha = top ? 0.55 : 0.6;
+    pen.beginPath();
+    pen.moveTo(left(0), level[0] as number);
+    for (let c = 1; c < count; c++) {
+      if (level[c] === level[c - 1]) continue;
+      pen.lineTo(left(c), level[c - 1] as number);
+      pen.lineTo(left(c), level[c] as number);
+    }
+    pen.lineTo(left(count), level[count - 1] as number);
+    pen.stroke();
+  }
+  pen.globalAlpha = 1;
+}

@@ -1,0 +1,339 @@
+/** Which band of the picture each allocation belongs to: by line, cell, size, lifetime, stream or stack. */
+
+import type { Group, Header } from '../document';
+import { formatBytes } from '../format';
+import { ALIVE, type Recording } from './steps';
+
+/** Band number of what is not shown. */
+export const HIDDEN = 255;
+/** More colours than this cannot be told apart; the rest shares one band and keeps its rows in the tables. */
+export const MOST_BANDS = 10;
+
+export type ColorBy = 'line' | 'cell' | 'size' | 'lifetime' | 'stream' | 'stack';
+
+export type Tone =
+  | { kind: 'slot'; slot: number }
+  /** A place on an ordered scale, 0 to 1. */
+  | { kind: 'ramp'; at: number }
+  | { kind: 'before'; nth: number }
+  | { kind: 'unknown' }
+  | { kind: 'other' };
+
+export interface Band {
+  key: string;
+  label: string;
+  /** What stands in small print beside the label: a line of source, a file. */
+  detail: string | null;
+  tone: Tone;
+  /** The groups inside, for highlighting from a table; empty when bands cut across groups. */
+  groups: number[];
+}
+
+export interface Banding {
+  by: ColorBy;
+  /** From the bottom of the stack to its top. */
+  bands: Band[];
+  /** Band of each lifetime, or HIDDEN. */
+  ofLifetime: Uint8Array;
+  /** Band of each group of `rest`, or HIDDEN. */
+  ofRest: Uint8Array;
+}
+
+export interface GroupShape {
+  /** The most that the group held at once. */
+  peak: number;
+  /** Its average over time, as a share of its peak: 1 for memory that never changes. */
+  steadiness: number;
+}
+
+/** The modes that tell this recording's allocations apart. */
+export function usefulModes(recording: Recording): ColorBy[] {
+  const modes: ColorBy[] = ['line'];
+  if (new Set(recording.device.groups.map(group => group.cell)).size > 2) modes.push('cell');
+  if (recording.lifetimes.count > 0) modes.push('size', 'lifetime');
+  if (recording.device.timeline.streams.length > 1) modes.push('stream');
+  if (recording.lifetimes.stack.some(stack => stack !== 0)) modes.push('stack');
+  return modes;
+}
+
+/** How each class (a group, or whatever `of` says) behaves over the whole recording. */
+export function shapes(
+  recording: Recording,
+  classes: number,
+  of: ArrayLike<number>,
+  ofRest: ArrayLike<number>
+): GroupShape[] {
+  const { steps, lifetimes, spanUs } = recording;
+  const now = new Float64Array(classes);
+  const peak = new Float64Array(classes);
+  const area = new Float64Array(classes);
+  for (let i = 0; i < lifetimes.count; i++) {
+    const which = of[i] as number;
+    const bytes = lifetimes.bytes[i] as number;
+    const from = i < lifetimes.preexisting ? 0 : (steps.time[lifetimes.start[i] as number] as number);
+    const end = lifetimes.end[i] as number;
+    const to = end === ALIVE ? spanUs : (steps.time[end] as number);
+    area[which] = (area[which] as number) + bytes * (to - from);
+    if (i < lifetimes.preexisting) now[which] = (now[which] as number) + bytes;
+  }
+  peak.set(now);
+  for (let i = 0; i < steps.count; i++) {
+    const who = steps.owner[i] as number;
+    const which = (who >= 0 ? of[who] : ofRest[-1 - who]) as number;
+    const value = (now[which] as number) + (steps.delta[i] as number);
+    now[which] = value;
+    if (value > (peak[which] as number)) peak[which] = value;
+    if (who < 0)
+      area[which] = (area[which] as number) + (steps.delta[i] as number) * (spanUs - (steps.time[i] as number));
+  }
+  return Array.from(peak, (most, k) => ({
+    peak: most,
+    steadiness: most > 0 ? (area[k] as number) / (most * spanUs) : 0
+  }));
+}
+
+export function makeBanding(recording: Recording, header: Header, by: ColorBy): Banding {
+  const classes = classify(recording, header, by);
+  const { lifetimes, rest } = recording;
+  const shape = shapes(recording, classes.bands.length, classes.of, classes.ofRest);
+  const order = classes.ordered
+    ? classes.bands.map((_, k) => k)
+    : stackOrder(
+        classes.bands.map(band => band.tone.kind),
+        shape
+      );
+  const kept = order.filter(k => (shape[k] as GroupShape).peak > 0);
+  const coloured = kept.filter(k => !isGrey(classes.bands[k] as Band));
+  const shown = new Set(
+    coloured.length <= MOST_BANDS
+      ? kept
+      : [
+          ...kept.filter(k => isGrey(classes.bands[k] as Band)),
+          ...[...coloured]
+            .sort((a, b) => (shape[b] as GroupShape).peak - (shape[a] as GroupShape).peak)
+            .slice(0, MOST_BANDS - 1)
+        ]
+  );
+  const bands: Band[] = [];
+  const number = new Uint8Array(classes.bands.length).fill(HIDDEN);
+  for (const k of kept) {
+    if (!shown.has(k)) continue;
+    number[k] = bands.length;
+    bands.push(classes.bands[k] as Band);
+  }
+  const others = kept.filter(k => !shown.has(k));
+  if (others.length > 0) {
+    for (const k of others) number[k] = bands.length;
+    bands.push({
+      key: 'other',
+      label: `${others.length} other ${classes.plural}`,
+      detail: null,
+      tone: { kind: 'other' },
+      groups: others.flatMap(k => (classes.bands[k] as Band).groups)
+    });
+  }
+  spreadSlots(bands);
+  return {
+    by,
+    bands,
+    ofLifetime: Uint8Array.from({ length: lifetimes.count }, (_, i) => number[classes.of[i] as number] as number),
+    ofRest: Uint8Array.from(
+      { length: rest?.groups.length ?? 0 },
+      (_, k) => number[classes.ofRest[k] as number] as number
+    )
+  };
+}
+
+/** The same bands with some of them, or some allocations, left out of picture and totals. */
+export function filterBanding(
+  banding: Banding,
+  hiddenBands: ReadonlySet<string>,
+  keep: ((lifetime: number) => boolean) | null,
+  keepRest: ((nth: number) => boolean) | null
+): Banding {
+  const hidden = banding.bands.map(band => hiddenBands.has(band.key));
+  const show = (band: number): boolean => band !== HIDDEN && hidden[band] !== true;
+  return {
+    ...banding,
+    ofLifetime: banding.ofLifetime.map((band, i) => (show(band) && (keep === null || keep(i)) ? band : HIDDEN)),
+    ofRest: banding.ofRest.map((band, k) => (show(band) && (keepRest === null || keepRest(k)) ? band : HIDDEN))
+  };
+}
+
+interface Classes {
+  bands: Band[];
+  of: ArrayLike<number>;
+  ofRest: ArrayLike<number>;
+  plural: string;
+  /** The classes have an order of their own, which the stack keeps. */
+  ordered: boolean;
+}
+
+function classify(recording: Recording, header: Header, by: ColorBy): Classes {
+  const { lifetimes, rest, device } = recording;
+  const restGroups = rest?.groups ?? new Uint16Array();
+  switch (by) {
+    case 'line': {
+      let before = 0;
+      const bands = device.groups.map((group, k) => groupBand(group, k, group.kind === 'before' ? before++ : 0));
+      return { bands, of: lifetimes.group, ofRest: restGroups, plural: 'lines', ordered: false };
+    }
+    case 'cell': {
+      const names = [...new Set(device.groups.map(cellName))];
+      const of = device.groups.map(group => names.indexOf(cellName(group)));
+      return {
+        bands: names.map((name, k) => ({
+          key: `cell ${name}`,
+          label: name,
+          detail: null,
+          tone: name === 'before the cell' ? { kind: 'before', nth: 0 } : { kind: 'slot', slot: k },
+          groups: of.flatMap((cell, group) => (cell === k ? [group] : []))
+        })),
+        of: lifetimes.group.map(group => of[group] as number),
+        ofRest: restGroups.map(group => of[group] as number),
+        plural: 'cells',
+        ordered: false
+      };
+    }
+    case 'stream': {
+      const streams = device.timeline.streams;
+      const bands = streams.map(
+        (stream, k): Band => ({
+          key: `stream ${k}`,
+          label: stream === 0 ? 'default stream' : `stream ${stream}`,
+          detail: null,
+          tone: { kind: 'slot', slot: k },
+          groups: []
+        })
+      );
+      return { ...withSummed(bands, lifetimes.stream, restGroups), plural: 'streams', ordered: false };
+    }
+    case 'stack': {
+      const bands = header.stacks.map((frames, k): Band => {
+        const first = frames[0] === undefined ? undefined : header.frames[frames[0]];
+        const [file, line, name] = first ?? [-1, 0, -1];
+        const where = header.strings[file] ?? '';
+        return {
+          key: `stack ${k}`,
+          label:
+            k === 0 ? 'no stack recorded' : `${header.strings[name] ?? '?'} ${where.split(/[\\/]/).at(-1)}:${line}`,
+          detail: null,
+          tone: k === 0 ? { kind: 'unknown' } : { kind: 'slot', slot: k - 1 },
+          groups: []
+        };
+      });
+      return { ...withSummed(bands, lifetimes.stack, restGroups), plural: 'stacks', ordered: false };
+    }
+    case 'size': {
+      const { labels, of } = bySize(recording);
+      return { ...withSummed(ramp('size', labels), of, restGroups), plural: 'sizes', ordered: true };
+    }
+    case 'lifetime': {
+      const { labels, of } = byDuration(recording);
+      return { ...withSummed(ramp('lifetime', labels), of, restGroups), plural: 'lifetimes', ordered: true };
+    }
+  }
+}
+
+/** Where small allocations are summed by line, no other property of theirs is known. */
+function withSummed(
+  bands: Band[],
+  of: ArrayLike<number>,
+  restGroups: Uint16Array
+): { bands: Band[]; of: ArrayLike<number>; ofRest: ArrayLike<number> } {
+  if (restGroups.length === 0) return { bands, of, ofRest: [] };
+  const summed: Band = { key: 'summed', label: 'summed small ones', detail: null, tone: { kind: 'other' }, groups: [] };
+  return { bands: [...bands, summed], of, ofRest: restGroups.map(() => bands.length) };
+}
+
+function cellName(group: Group): string {
+  return group.cell ?? (group.kind === 'before' ? 'before the cell' : 'outside cells');
+}
+
+function groupBand(group: Group, index: number, nthBefore: number): Band {
+  const tone: Tone =
+    group.kind === 'before'
+      ? { kind: 'before', nth: nthBefore }
+      : group.kind === 'unknown'
+        ? { kind: 'unknown' }
+        : { kind: 'slot', slot: group.color };
+  const detail = group.source ?? group.reason ?? null;
+  return { key: `group ${index}`, label: group.label, detail, tone, groups: [index] };
+}
+
+function ramp(name: string, labels: string[]): Band[] {
+  return labels.map((label, k) => ({
+    key: `${name} ${k}`,
+    label,
+    detail: null,
+    tone: { kind: 'ramp', at: labels.length < 2 ? 0.5 : k / (labels.length - 1) },
+    groups: []
+  }));
+}
+
+const SIZE_LIMITS = [64 * 1024, 1 << 20, 10 << 20, 100 << 20, 1 << 30];
+
+function bySize(recording: Recording): { labels: string[]; of: Uint8Array } {
+  const { bytes } = recording.lifetimes;
+  const of = Uint8Array.from({ length: bytes.length }, (_, i) => {
+    const size = bytes[i] as number;
+    // The largest come first: at the bottom of the stack they are the calm ground that the small ones stand on.
+    return SIZE_LIMITS.reduce((nth, limit) => nth - (size > limit ? 1 : 0), SIZE_LIMITS.length);
+  });
+  const bounds = [...SIZE_LIMITS.map(limit => formatBytes(limit))];
+  const labels = [
+    `over ${bounds.at(-1)}`,
+    ...bounds.map((limit, k) => (k === 0 ? `up to ${limit}` : `${bounds[k - 1]} to ${limit}`)).reverse()
+  ];
+  return { labels, of };
+}
+
+const DURATIONS_US = [1e3, 1e4, 1e5, 1e6];
+
+function byDuration(recording: Recording): { labels: string[]; of: Uint8Array } {
+  const { lifetimes, steps } = recording;
+  const of = Uint8Array.from({ length: lifetimes.count }, (_, i) => {
+    const end = lifetimes.end[i] as number;
+    if (end === ALIVE) return i < lifetimes.preexisting ? 0 : 1;
+    if (i < lifetimes.preexisting) return 2;
+    const us = (steps.time[end] as number) - (steps.time[lifetimes.start[i] as number] as number);
+    return 3 + DURATIONS_US.reduce((nth, limit) => nth - (us > limit ? 1 : 0), DURATIONS_US.length);
+  });
+  const labels = [
+    'there throughout',
+    'made here, stayed',
+    'there before, freed here',
+    'over 1 s',
+    '0.1 to 1 s',
+    '10 to 100 ms',
+    '1 to 10 ms',
+    'up to 1 ms'
+  ];
+  return { labels, of };
+}
+
+/** What was there before at the bottom, then from steady to restless: quiet bands keep the others' base line level. */
+function stackOrder(kinds: Tone['kind'][], shape: GroupShape[]): number[] {
+  const rank = (k: number): number => (kinds[k] === 'before' ? 0 : 1);
+  return kinds
+    .map((_, k) => k)
+    .sort(
+      (a, b) => rank(a) - rank(b) || (shape[b] as GroupShape).steadiness - (shape[a] as GroupShape).steadiness || a - b
+    );
+}
+
+function isGrey(band: Band): boolean {
+  return band.tone.kind !== 'slot' && band.tone.kind !== 'ramp';
+}
+
+/** No two bands share a colour: a slot that is taken moves on to the next free one. */
+function spreadSlots(bands: Band[]): void {
+  const taken = new Set<number>();
+  for (const band of bands) {
+    if (band.tone.kind !== 'slot') continue;
+    let slot = band.tone.slot % MOST_BANDS;
+    while (taken.has(slot) && taken.size < MOST_BANDS) slot = (slot + 1) % MOST_BANDS;
+    taken.add(slot);
+    band.tone = { kind: 'slot', slot };
+  }
+}

@@ -1,0 +1,73 @@
+/** Sentences and parts that several views share. */
+
+import type { Frame } from '../draw/picture';
+import { formatBytes, formatDuration } from '../format';
+import { foldLabel, foldStack, frameLabel, framesOf, type StackPart } from '../model/frames';
+import { ALIVE } from '../model/steps';
+import type { Session, Source } from '../session';
+import { bdi, h } from './dom';
+
+/** What a screen reader hears of the picture. */
+export function describePicture(session: Session, frame: Frame): string {
+  const { axis } = frame.viewport;
+  const from = formatDuration(axis.usOfU(frame.viewport.fromU));
+  const to = formatDuration(axis.usOfU(frame.viewport.toU));
+  const shown = session.viewport.isWhole ? 'The whole recording' : `From ${from} to ${to}`;
+  return `${shown}: at most ${formatBytes(frame.columns.most)} allocated.`;
+}
+
+/** The stack of an allocation as a list; library frames folded, the cell's frame in bold. */
+export function stackList(source: Source, stack: number, most: number, openable: boolean): HTMLElement | null {
+  const frames = framesOf(source.document.header, stack);
+  if (frames.length === 0) return null;
+  const parts = foldStack(frames);
+  const shown = parts.slice(0, most);
+  const list = h('ol', { class: 'stack' }, ...shown.map(part => stackPart(part, openable)));
+  if (parts.length > shown.length) {
+    list.append(h('li', { class: 'folded' }, `and ${parts.length - shown.length} more`));
+  }
+  return list;
+}
+
+function stackPart(part: StackPart, openable: boolean): HTMLElement {
+  if (part.kind === 'frame') return h('li', { class: part.cell ? 'cell' : '' }, bdi(frameLabel(part.frame)));
+  if (!openable) return h('li', { class: 'folded' }, foldLabel(part.frames));
+  const inside = part.frames.map(frame => h('li', {}, bdi(frameLabel(frame))));
+  return h(
+    'li',
+    {},
+    h('details', {}, h('summary', {}, foldLabel(part.frames)), h('ol', { class: 'stack' }, ...inside))
+  );
+}
+
+export interface Life {
+  bytes: number;
+  requested: number;
+  fromUs: number | null;
+  toUs: number | null;
+  stream: number;
+  preexisting: boolean;
+}
+
+/** The facts of one allocation. Times are relative to the recording's start; null: before it, or alive at its end. */
+export function lifeOf(source: Source, lifetime: number): Life {
+  const { lifetimes, steps, device } = source.recording;
+  const end = lifetimes.end[lifetime] as number;
+  const preexisting = lifetime < lifetimes.preexisting;
+  return {
+    bytes: lifetimes.bytes[lifetime] as number,
+    requested: lifetimes.requested[lifetime] as number,
+    fromUs: preexisting ? null : (steps.time[lifetimes.start[lifetime] as number] as number),
+    toUs: end === ALIVE ? null : (steps.time[end] as number),
+    stream: device.timeline.streams[lifetimes.stream[lifetime] as number] ?? 0,
+    preexisting
+  };
+}
+
+/** "from 1.20 s to 1.31 s (110 ms)", "from before the recording to its end". */
+export function lifeText(life: Life): string {
+  const from = life.fromUs === null ? 'before the recording' : formatDuration(life.fromUs);
+  const to = life.toUs === null ? 'its end, still alive' : formatDuration(life.toUs);
+  const length = life.fromUs !== null && life.toUs !== null ? ` (${formatDuration(life.toUs - life.fromUs)})` : '';
+  return `from ${from} to ${to}${length}`;
+}

@@ -1,0 +1,153 @@
+/** The sentence first, then the numbers, then what must be known to trust them. */
+
+import type { Device, Header, Headline } from '../document';
+import { formatBytes, formatCount, formatDuration } from '../format';
+import { bdi, button, h, replace } from './dom';
+
+export class HeaderView {
+  readonly element = h('header');
+  readonly #header: Header;
+
+  constructor(header: Header) {
+    this.#header = header;
+  }
+
+  show(device: Device): void {
+    const { sentence, title, notes, error, outcome } = this.#header;
+    const bad = outcome === 'error' || outcome === 'out of memory' || outcome === 'interrupted';
+    this.element.classList.toggle('bad', bad);
+    replace(
+      this.element,
+      h(
+        'div',
+        { class: 'top' },
+        h('p', { class: 'sentence', dir: 'auto' }, ...withCode(sentence)),
+        bdi(title, 'title')
+      ),
+      h(
+        'ul',
+        { class: 'notes' },
+        error === null ? null : h('li', { class: 'error' }, bdi(error)),
+        ...notes.map(note => h('li', { class: note.level }, note.level === 'warning' ? '⚠ ' : '', bdi(note.text)))
+      ),
+      numbers(device)
+    );
+  }
+}
+
+/** Backquoted parts of the sentence are code. */
+export function withCode(text: string): Node[] {
+  return text.split(/(`[^`]+`)/).map(part => {
+    if (!/^`[^`]+`$/.test(part)) return document.createTextNode(part);
+    return h('code', {}, bdi(part.slice(1, -1)));
+  });
+}
+
+interface Entry {
+  label: string;
+  value: number | null;
+  /** Under which name `missing` gives the reason of an unknown value. */
+  field: keyof Headline;
+  small?: string;
+  style?: 'key' | 'bad' | undefined;
+  help: string;
+}
+
+function numbers(device: Device): HTMLElement {
+  const { headline: n } = device;
+  const total = device.total === null ? '' : ` of ${formatBytes(device.total)}`;
+  const entries: Entry[] = [
+    {
+      label: 'before',
+      field: 'allocatedBefore',
+      value: n.allocatedBefore,
+      help: 'Allocated by torch when the recording began'
+    },
+    {
+      label: 'peak',
+      field: 'allocatedPeak',
+      value: n.allocatedPeak,
+      style: 'key',
+      help: 'The most that was allocated at once; equals max_memory_allocated'
+    },
+    { label: 'after', field: 'allocatedAfter', value: n.allocatedAfter, help: 'Allocated when the recording ended' },
+    {
+      label: 'stayed',
+      field: 'stayed',
+      value: n.stayed,
+      help: 'Allocated in the recording and still alive at its end'
+    },
+    { label: 'freed', field: 'freed', value: n.freed, help: 'There before the recording and freed in it' },
+    {
+      label: 'reserved',
+      field: 'reservedPeak',
+      value: n.reservedPeak,
+      help: 'The most that torch’s allocator held of the device'
+    },
+    {
+      label: 'device used',
+      field: 'deviceUsed',
+      value: n.deviceUsed,
+      small: total,
+      help: 'Whole device, by the driver, at the end'
+    },
+    {
+      label: 'this process',
+      field: 'processUsed',
+      value: n.processUsed,
+      help: 'This process on the device, by the driver, at the end'
+    },
+    {
+      label: 'to the limit',
+      field: 'headroom',
+      value: n.headroom,
+      style: n.headroom !== null && device.limit !== null && n.headroom < device.limit * 0.05 ? 'bad' : undefined,
+      help: 'The device’s limit less the most that was reserved'
+    }
+  ];
+  const list = h('dl', { class: 'numbers' });
+  for (const entry of entries) {
+    const reason = device.missing[entry.field];
+    // What can never be known here (no driver, a CPU) would only be noise in every strip; its reason stands in the foot.
+    if (entry.value === null && reason === undefined) continue;
+    const shown = entry.value === null ? 'unknown' : formatBytes(entry.value);
+    const title =
+      entry.value === null ? `${entry.help}. Unknown: ${reason}` : `${entry.help}. ${formatCount(entry.value)} bytes.`;
+    list.append(
+      h(
+        'div',
+        { title, class: entry.value === null ? 'unknown' : (entry.style ?? null) },
+        h('dt', {}, entry.label),
+        h('dd', {}, shown, entry.small === undefined || entry.value === null ? null : h('small', {}, entry.small))
+      )
+    );
+  }
+  list.append(
+    h(
+      'div',
+      { title: 'From the first to the last moment of the recording' },
+      h('dt', {}, 'took'),
+      h('dd', {}, formatDuration(device.endUs - device.startUs))
+    ),
+    h('div', { title: 'Events of the allocator' }, h('dt', {}, 'events'), h('dd', {}, formatCount(device.events)))
+  );
+  return list;
+}
+
+/** One tab a device; nothing for a single one. */
+export function deviceTabs(
+  devices: readonly Device[],
+  current: number,
+  onPick: (index: number) => void
+): HTMLElement | null {
+  if (devices.length < 2) return null;
+  const tabs = devices.map((device, k) => {
+    const peak = device.headline.allocatedPeak;
+    return button(peak === null ? device.key : `${device.key}  ${formatBytes(peak)}`, () => onPick(k), {
+      role: 'tab',
+      'aria-selected': String(k === current),
+      title: device.name
+    });
+  });
+  return h('div', { class: 'devices', role: 'tablist', 'aria-label': 'Devices' }, ...tabs);
+}

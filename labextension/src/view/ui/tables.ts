@@ -1,0 +1,297 @@
+/** The tables under the picture: at the peak, stayed, here, this stretch. They are the picture's accessible twin. */
+
+import type { Row } from '../document';
+import type { Colours } from '../draw/palette';
+import { formatBytes, formatCount, formatDuration, formatMoment, formatShare } from '../format';
+import { liveTree } from '../model/icicle';
+import { sumRange } from '../model/live';
+import type { Session } from '../session';
+import { allocationCard } from './card';
+import { button, h, replace, toggle } from './dom';
+import { icicle } from './icicle';
+import { bytesCell, drawTable, type TableRow, type TableSpec, tableText } from './rows';
+
+export type Tab = 'peak' | 'stayed' | 'here' | 'range';
+
+let nextId = 0;
+
+export class Tables {
+  readonly element = h('section');
+  tab: Tab = 'peak';
+  readonly #session: Session;
+  readonly #tabs = h('div', { class: 'tabs', role: 'tablist', 'aria-label': 'Tables' });
+  readonly #panel: HTMLElement;
+  readonly #pinned = new Set<number>();
+  readonly #id = `gm-panel-${nextId++}`;
+  #asTree = false;
+  #spec: TableSpec | null = null;
+  #colours: Colours;
+
+  constructor(session: Session, colours: Colours) {
+    this.#session = session;
+    this.#colours = colours;
+    this.#panel = h('div', { class: 'panel', role: 'tabpanel', id: this.#id });
+    this.element.append(this.#tabs, this.#panel);
+    this.#tabs.addEventListener('keydown', event => this.#moveTab(event));
+  }
+
+  setColours(colours: Colours): void {
+    this.#colours = colours;
+    this.show();
+  }
+
+  /** Another device: nothing of the old one stays selected. */
+  reset(): void {
+    this.#pinned.clear();
+    if (this.tab === 'here' || this.tab === 'range') this.tab = 'peak';
+    this.show();
+  }
+
+  /** After a click or a drag in the picture: show what it asked for. */
+  follow(): void {
+    const { here, range } = this.#session;
+    const before = { here: this.tab === 'here', range: this.tab === 'range' };
+    if (this.#lastHere !== here && here !== null) this.tab = 'here';
+    else if (this.#lastRange !== range && range !== null) this.tab = 'range';
+    else if ((before.here && here === null) || (before.range && range === null)) this.tab = 'peak';
+    this.#lastHere = here;
+    this.#lastRange = range;
+    this.show();
+  }
+
+  #lastHere: Session['here'] = null;
+  #lastRange: Session['range'] = null;
+
+  get text(): string {
+    return this.#spec === null ? '' : tableText(this.#spec);
+  }
+
+  show(): void {
+    this.#showTabs();
+    const parts = this.#content();
+    replace(this.#panel, ...parts);
+    this.#panel.setAttribute('aria-label', this.#spec?.caption ?? 'Table');
+  }
+
+  #showTabs(): void {
+    const { here, range, viewport } = this.#session;
+    const tab = (name: Tab, label: string, enabled: boolean, title: string): HTMLElement | null =>
+      enabled
+        ? button(
+            label,
+            () => {
+              this.tab = name;
+              this.show();
+            },
+            {
+              role: 'tab',
+              'aria-selected': String(this.tab === name),
+              'aria-controls': this.#id,
+              tabindex: this.tab === name ? 0 : -1,
+              title
+            }
+          )
+        : null;
+    const at =
+      here === null
+        ? ''
+        : ` (${formatMoment(here.us, Math.max(1, viewport.axis.kind === 'time' ? viewport.spanU / 500 : 1))})`;
+    const length =
+      range === null ? '' : ` (${formatDuration(viewport.axis.usOfU(range.toU) - viewport.axis.usOfU(range.fromU))})`;
+    replace(
+      this.#tabs,
+      tab('peak', 'At the peak', true, 'Who was alive when the most was allocated'),
+      tab('stayed', 'Stayed', true, 'Who was alive at the end'),
+      tab('here', `Here${at}`, here !== null, 'Who is alive at the moment that you clicked'),
+      tab('range', `This stretch${length}`, range !== null, 'What happened in the range that you dragged'),
+      h('span', { class: 'gap' }),
+      this.tab === 'here'
+        ? toggle(
+            'tree',
+            this.#asTree,
+            on => {
+              this.#asTree = on;
+              this.show();
+            },
+            { title: 'As nested bars: cell, line, stack' }
+          )
+        : null
+    );
+    if (here === null && range === null) {
+      this.#tabs.append(
+        h(
+          'span',
+          { class: 'muted', style: 'font-size:11px;align-self:center' },
+          'click the picture: who is alive there · drag: what happened'
+        )
+      );
+    }
+  }
+
+  #moveTab(event: KeyboardEvent): void {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (step === undefined) return;
+    const tabs = [...this.#tabs.querySelectorAll<HTMLElement>('[role=tab]')];
+    const at = tabs.findIndex(tab => tab.getAttribute('aria-selected') === 'true');
+    const next = (at + step + tabs.length) % tabs.length;
+    tabs[next]?.click();
+    this.#tabs.querySelectorAll<HTMLElement>('[role=tab]')[next]?.focus();
+    event.stopPropagation();
+  }
+
+  #content(): (Node | null)[] {
+    const session = this.#session;
+    const { device } = session.source.recording;
+    this.#spec = null;
+    switch (this.tab) {
+      case 'peak':
+        return this.#rows(device.peak, device.headline.allocatedPeak, 'at the peak', 'Nothing was allocated.');
+      case 'stayed':
+        return this.#rows(device.end, device.headline.allocatedAfter, 'alive at the end', 'Nothing stayed.');
+      case 'here':
+        return this.#here();
+      case 'range':
+        return this.#range();
+    }
+  }
+
+  #draw(spec: TableSpec): HTMLElement {
+    this.#spec = spec;
+    return drawTable(this.#session, spec, this.#colours, this.#pinned);
+  }
+
+  #rows(rows: readonly Row[], whole: number | null, what: string, nothing: string): (Node | null)[] {
+    if (rows.length === 0) return [h('p', {}, nothing)];
+    const total = rows.reduce((sum, row) => sum + row.bytes, 0);
+    const spec = this.#liveSpec(rows, total, what);
+    // Both numbers come from the same document; should they ever differ, the reader must know.
+    const differs = whole !== null && whole !== total;
+    return [
+      this.#draw(spec),
+      differs
+        ? h(
+            'p',
+            {},
+            `torch counted ${formatBytes(whole)} (${formatCount(whole)} bytes); the rows hold ${formatCount(total)}.`
+          )
+        : null
+    ];
+  }
+
+  #liveSpec(rows: readonly Row[], total: number, what: string): TableSpec {
+    const most = rows.reduce((a, row) => Math.max(a, row.bytes), 0);
+    return {
+      caption: `Who was ${what}`,
+      heads: ['bytes', 'share', 'blocks'],
+      rows: rows.map(row => ({
+        ...this.#where(row.group),
+        cells: [
+          bytesCell(row.bytes, true),
+          { text: formatShare(row.bytes, total) },
+          { text: row.blocks === 0 ? '' : formatCount(row.blocks) }
+        ],
+        bar: most > 0 ? row.bytes / most : 0
+      })),
+      total: {
+        label: what,
+        cells: [
+          bytesCell(total),
+          { text: total > 0 ? '100 %' : '' },
+          { text: formatCount(rows.reduce((sum, row) => sum + row.blocks, 0)) }
+        ]
+      }
+    };
+  }
+
+  #where(index: number): Pick<TableRow, 'group' | 'label' | 'source' | 'cell'> {
+    const group = this.#session.source.recording.device.groups[index];
+    if (group === undefined) return { group: null, label: 'rounding and unsplit remainders', source: null, cell: null };
+    return {
+      group: group.kind === 'rounding' ? null : index,
+      label: group.label,
+      source: group.source ?? group.reason,
+      cell: group.cell
+    };
+  }
+
+  #here(): (Node | null)[] {
+    const session = this.#session;
+    const { here } = session;
+    if (here === null) return [h('p', {}, 'Click the picture to see who is alive at that moment.')];
+    const card = here.lifetime === null ? null : allocationCard(session, here.source, here.lifetime);
+    if (this.#asTree) return [card, icicle(session, liveTree(here.source, here.moment), this.#colours)];
+    const table = here.source.live.at(here.moment);
+    const rows: Row[] = table.rows.map(row => ({
+      ...row,
+      group: this.#ownGroup(here.source.recording.device.groups[row.group])
+    }));
+    if (table.rounding !== 0) rows.push({ group: -1, bytes: table.rounding, blocks: 0 });
+    const when = formatMoment(here.us, 1);
+    return [
+      card,
+      rows.length === 0
+        ? h('p', {}, `Nothing was allocated at ${when}.`)
+        : this.#draw(this.#liveSpec(rows, table.allocated, `alive at ${when}`)),
+      table.summed > 0
+        ? h(
+            'p',
+            {},
+            `${formatBytes(table.summed)} of it are small allocations that this report keeps as sums; they are exact at the end of each stretch of the sums, the last one before this moment.`
+          )
+        : null
+    ];
+  }
+
+  /** Index of a group of a detail document among this document's groups. */
+  #ownGroup(group: { kind: string; label: string; line: number | null; file: string | null } | undefined): number {
+    const { groups } = this.#session.source.recording.device;
+    return groups.findIndex(
+      own => own.kind === group?.kind && own.label === group.label && own.line === group.line && own.file === group.file
+    );
+  }
+
+  #range(): (Node | null)[] {
+    const session = this.#session;
+    const { range } = session;
+    if (range === null) return [h('p', {}, 'Drag over the picture to see what happened in a stretch.')];
+    const { axis, recording } = session.source;
+    const sums = sumRange(recording, axis.momentBefore(range.fromU), axis.momentAt(range.toU));
+    const most = sums.rows.reduce((a, row) => Math.max(a, row.allocated, row.freed), 0);
+    const cells = (row: { allocated: number; freed: number; retained: number; transient: number; blocks: number }) => [
+      bytesCell(row.allocated, true),
+      bytesCell(row.freed),
+      bytesCell(row.retained),
+      bytesCell(row.transient),
+      { text: formatCount(row.blocks) }
+    ];
+    const between = `${formatMoment(axis.usOfU(range.fromU), 1)} to ${formatMoment(axis.usOfU(range.toU), 1)}`;
+    const intro = h(
+      'p',
+      {},
+      `${between}: ${formatBytes(sums.change, true)} allocated over the stretch. Kept: made in it and alive at its end. Passing: made and freed in it. `,
+      button('Zoom to it (F)', () => session.setViewport(session.viewport.around(range.fromU, range.toU, 0))),
+      ' ',
+      button('Clear (Esc)', () => session.setRange(null))
+    );
+    const summed =
+      sums.summed === 0
+        ? null
+        : h(
+            'p',
+            {},
+            `${formatBytes(sums.summed, true)} of the change are small allocations that this report keeps as sums.`
+          );
+    if (sums.rows.length === 0) return [intro, h('p', {}, 'Nothing was allocated or freed in this stretch.'), summed];
+    const spec: TableSpec = {
+      caption: `What happened from ${between}`,
+      heads: ['allocated', 'freed', 'kept', 'passing', 'blocks'],
+      rows: sums.rows.map(row => ({
+        ...this.#where(row.group),
+        cells: cells(row),
+        bar: most > 0 ? Math.max(row.allocated, row.freed) / most : 0
+      })),
+      total: { label: 'in this stretch', cells: cells(sums.total) }
+    };
+    return [intro, this.#draw(spec), summed];
+  }
+}
