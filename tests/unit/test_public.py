@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import gpumem_magic
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -25,3 +27,45 @@ def test_the_version_is_the_front_ends():
     except PackageNotFoundError:
         pytest.skip("gpumem-magic is importable here, but not installed")
     assert installed == json.loads((ROOT / "labextension/package.json").read_text())["version"]
+
+
+def test_the_public_names_are_these_and_each_explains_itself():
+    assert sorted(gpumem_magic.__all__) == [
+        "__version__",
+        "last",
+        "load_ipython_extension",
+        "record",
+        "unload_ipython_extension",
+    ]
+    assert set(gpumem_magic.__all__) <= set(dir(gpumem_magic))
+    for name in ("load_ipython_extension", "record", "unload_ipython_extension"):
+        assert len(getattr(gpumem_magic, name).__doc__) > 20
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = gpumem_magic.nonsense
+
+
+def test_jupyter_finds_both_extensions():
+    (point,) = gpumem_magic._jupyter_server_extension_points()
+    assert point["module"] == "gpumem_magic.server"
+    (path,) = gpumem_magic._jupyter_labextension_paths()
+    assert path == {"src": "labextension", "dest": "gpumem-magic"}
+
+
+def test_a_type_checker_of_a_user_sees_the_types(tmp_path):
+    pytest.importorskip("mypy")
+    script = tmp_path / "user.py"
+    script.write_text(
+        "import gpumem_magic\n\nwith gpumem_magic.record() as r:\n    pass\nreveal_type(r)\n", encoding="utf-8"
+    )
+    result = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file", "", str(script)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert "Revealed type is" in result.stdout, result.stdout
+    assert '"Any"' not in result.stdout
