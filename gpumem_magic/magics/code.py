@@ -29,7 +29,8 @@ class Body(NamedTuple):
     shown
         The whole cell (or statement) as the user typed it.
     offset
-        Lines of `shown` above the first line of `text`, so that line numbers agree with the cell.
+        Lines of `shown` above the first line of `text` that is not blank (IPython drops those above), so that line
+        numbers agree with the cell.
     """
 
     text: str
@@ -42,10 +43,8 @@ class Body(NamedTuple):
         if cell is not None:
             above, found, rest = cell.rpartition(text.strip("\n"))
             if found and not rest.strip() and (not above or above.endswith("\n")):
-                # Leading blank lines belong to the text.
-                blank = len(text) - len(text.lstrip("\n"))
-                return cls(text, cell, above.count("\n") - blank)
-        return cls(text, text, 0)
+                return cls(text, cell, above.count("\n"))
+        return cls(text, text, len(text) - len(text.lstrip("\n")))
 
 
 class Compiled(NamedTuple):
@@ -73,7 +72,7 @@ def compile_body(shell: Any, body: Body) -> Compiled:
     SyntaxError
         From the user's code.
     """
-    padded = "\n" * max(0, body.offset) + shell.transform_cell(body.text)
+    padded = "\n" * body.offset + shell.transform_cell(body.text)
     filename = shell.compile.cache(padded, execution_count(shell), raw_code=padded)
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     tree = compile(padded, filename, "exec", ast.PyCF_ONLY_AST | flags | shell.compile.flags, dont_inherit=True)

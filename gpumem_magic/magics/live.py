@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import uuid
 from typing import Any
 
-__all__ = ["LiveLine", "has_front_end"]
+from gpumem_magic.widget import can_show_widgets
 
-
-def has_front_end() -> bool:
-    """Tell whether somebody may be looking at a kernel's output while it runs.
-
-    Jupyter's server names its session to the kernel; nbclient and its like do not.
-    """
-    return (
-        "JPY_SESSION_NAME" in os.environ
-        or "google.colab" in sys.modules
-        or any(name.startswith("VSCODE_") for name in os.environ)
-    )
+__all__ = ["LiveLine"]
 
 
 class LiveLine:
@@ -41,7 +30,7 @@ class LiveLine:
     @property
     def is_possible(self) -> bool:
         """True when somebody may see it."""
-        return has_front_end() if self._is_kernel else bool(getattr(sys.stdout, "isatty", bool)())
+        return can_show_widgets() if self._is_kernel else bool(getattr(sys.stdout, "isatty", bool)())
 
     def show(self, text: str) -> None:
         """Replace the line. May be called on any thread."""

@@ -16,14 +16,17 @@ from gpumem_magic.recording.notes import one_line
 from gpumem_magic.recording.recorder import Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from gpumem_magic.magics.arguments import Request
     from gpumem_magic.magics.code import Compiled
-    from gpumem_magic.recording.model import Recording
+    from gpumem_magic.recording.model import Marks, Recording
     from gpumem_magic.recording.recorder import LineMarks
 
-__all__ = ["Measurement"]
+__all__ = ["MAGIC_CODE", "Measurement"]
+
+# File names that IPython's own magics give to the code of their body, whose lines they count from its beginning.
+MAGIC_CODE = frozenset({"<timed exec>", "<timed eval>", "<magic-timeit>"})
 
 
 class Measurement:
@@ -46,11 +49,14 @@ class Measurement:
         The text, compiled for runs after the first.
     request
         As given.
+    lines_above
+        Lines of the cell above the body that another magic compiles by itself; 0 without such a magic.
     """
 
     def __init__(self, shell: Any, request: Request, is_notebook_code: Callable[[str], bool]) -> None:
         self.hooks = ExitStack()
         self.again: Compiled | None = None
+        self.lines_above = 0
         self._shell = shell
         self.request = request
         self._is_notebook_code = is_notebook_code
@@ -84,8 +90,11 @@ class Measurement:
         self._is_running = False
         with interrupt_deferred():
             self.hooks.close()
-            self._recording = self._recorder.stop(cell, outcome, error)
+            recording = self._recorder.stop(cell, outcome, error)
             self._live.clear()
+        if recording.marks is not None and cell.filenames and self.lines_above:
+            recording = replace(recording, marks=_lowered(recording.marks, cell.filenames[0], self.lines_above))
+        self._recording = recording
 
     def abandon(self) -> None:
         """Stop without a report."""
@@ -93,13 +102,13 @@ class Measurement:
             self.finish(Outcome.OK, None, Cell(execution_count=None, label=None, source=""))
         self._recording = None
 
-    def show(self) -> None:
+    def show(self, cell_key: Hashable = None) -> None:
         """Show the report as the last output. Our own failure is one line, never an error of the cell."""
         if self._recording is None:
             return
         try:
             report = _reports.build(self._with_runs(self._recording), top=self.request.top)
-            show_report(self._shell, report, quiet=self.request.quiet, export=self.request.export)
+            show_report(report, cell_key=cell_key, quiet=self.request.quiet, export=self.request.export)
         except Exception as error:  # noqa: BLE001 - told in one line; the cell's own result stands
             print(f"gpumem: the report failed ({one_line(error)}); the cell itself is not affected")  # noqa: T201
 
@@ -124,6 +133,18 @@ class Measurement:
             transformers.append(watch.transformer)
             self.hooks.callback(_remove, transformers, watch.transformer)
         return watch
+
+
+def _lowered(marks: Marks, filename: str, lines: int) -> Marks:
+    """Give the lines of a body that another magic compiled the cell's file name and line numbers."""
+    places = tuple(
+        tuple(
+            (filename, line + lines, "<module>") if name in MAGIC_CODE else (name, line, function)
+            for name, line, function in place
+        )
+        for place in marks.places
+    )
+    return replace(marks, places=places)
 
 
 def _remove(transformers: list[Any], transformer: Any) -> None:

@@ -15,7 +15,7 @@ from IPython.core.inputtransformer2 import classic_prompt, ipython_prompt, leadi
 
 from gpumem_magic.magics.arguments import find_magic_line
 from gpumem_magic.magics.code import compile_body, execution_count
-from gpumem_magic.magics.measurement import Measurement
+from gpumem_magic.magics.measurement import MAGIC_CODE, Measurement
 from gpumem_magic.magics.timeit_runs import counted_timeit
 from gpumem_magic.recording.model import Cell
 from gpumem_magic.recording.outcome import classify
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from gpumem_magic.magics.code import Body
 
 __all__ = ["Session"]
-
-# File names that IPython's own magics give to the cell's code.
-_MAGIC_CODE = frozenset({"<timed exec>", "<timed eval>", "<magic-timeit>"})
 
 
 @dataclass
@@ -94,8 +91,10 @@ class Session:
         self._frames[-1].native = measurement
         rest = lines[found.at + 1 :]
         following = _first_line(rest)
-        if following is not None and rest[following].startswith("%%timeit"):
-            measurement.hooks.enter_context(counted_timeit(measurement.count))
+        if following is not None and rest[following].startswith("%%"):
+            measurement.lines_above = found.at + following + 2
+            if rest[following].startswith("%%timeit"):
+                measurement.hooks.enter_context(counted_timeit(measurement.count))
         measurement.begin()
 
     def after_cell(self, result: Any) -> None:
@@ -110,9 +109,9 @@ class Session:
             else:
                 error = KeyboardInterrupt() if result is None else result.error_in_exec
                 measurement.finish(*classify(error), self._cell(measurement, frame, result))
-        for shown in (measurement, *frame.nested.values()):
-            if shown is not None:
-                shown.show()
+        cell = self._cell_id(frame.info)
+        for number, shown in enumerate(_measurements([frame])):
+            shown.show(None if cell is None else (cell, number))
 
     def close(self) -> None:
         """Stop whatever is still being measured, without a word."""
@@ -214,7 +213,16 @@ class Session:
         return None
 
     def _is_notebook_code(self, filename: str) -> bool:
-        return filename in self._cells() or filename in _MAGIC_CODE
+        return filename in self._cells() or filename in MAGIC_CODE
+
+    def _cell_id(self, info: Any) -> str | None:
+        """Return the front end's name of the cell, where it gives one."""
+        identity = getattr(info, "cell_id", None)
+        if identity is None:
+            # IPython 7, and kernels that do not hand it on.
+            parent = getattr(self._shell, "parent_header", None) or {}
+            identity = (parent.get("metadata") or {}).get("cellId")
+        return identity if isinstance(identity, str) else None
 
     def _cells(self) -> dict[str, int]:
         """Return the file names that IPython gave to cells, with their execution counts."""

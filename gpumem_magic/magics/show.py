@@ -1,16 +1,43 @@
-"""Put a finished report into the cell's output, last."""
+"""Put a finished report into the cell's output, last, and into a file where asked for."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gpumem_magic._errors import ExportError
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
     from pathlib import Path
+
+    from gpumem_magic.report import Report
 
 __all__ = ["show_report"]
 
 
-def show_report(shell: Any, report: Any, *, quiet: bool, export: Path | None) -> None:
-    """Show `report` as one output, and write it to `export` where asked for."""
+def show_report(report: Report, *, cell_key: Hashable, quiet: bool, export: Path | None) -> None:
+    """Show a report as exactly one output.
+
+    Parameters
+    ----------
+    report
+        What to show.
+    cell_key
+        Names the cell: running it again closes the widget of its former run.
+    quiet
+        Show nothing.
+    export
+        Where to write the HTML report. A path that cannot be written costs one line, never the report.
+    """
+    if export is not None:
+        try:
+            written = report.save(export)
+        except ExportError as error:
+            print(f"gpumem: {error}")  # noqa: T201 - the magic's output
+        else:
+            if not quiet:
+                print(f"gpumem: wrote {written}")  # noqa: T201
     if not quiet:
-        shell.display_pub.publish(data={"text/plain": report.to_text()}, metadata={})
+        from gpumem_magic import widget
+
+        widget.display(report, cell_key)

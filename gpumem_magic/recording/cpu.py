@@ -39,12 +39,15 @@ __all__ = ["CpuSource"]
 # Printed by Kineto to descriptor 2: "USDT:… profiler_start" (torch 2.13 on), and a warning that events have no
 # counterpart in Kineto's own list, which is what makes this cheap.
 _NOISE = re.compile(
-    rb"USDT:.*profiler_st(art|op)|Failed to recover relationship between all profiler and kineto events"
-    rb"|Memory block of unknown size was allocated before the profiling started|profiler_kineto\.cpp|(ActivityProfiler|CuptiActivity|output_json|init)\w*\.cpp:\d+\]"
+    rb"USDT:.*profiler_st(art|op)"
+    rb"|Failed to recover relationship between all profiler and kineto events"
+    rb"|Memory block of unknown size was allocated before the profiling started"
+    rb"|(ActivityProfiler|CuptiActivity|output_json|profiler_kineto|init)\w*\.cpp:\d+\]"
 )
 # The first free of a block from before the recording, and every thousandth after it, makes torch write a warning to
-# descriptor 2. We free some of our own until it has been written where nobody sees it: 0.5 ms.
-_WARNED_EVERY = 1000
+# descriptor 2. We free blocks of our own until it has been written where nobody sees it: 0.6 ms at most. A few more
+# than a thousand, because some get addresses that torch still takes for known ones.
+_PRIMING_BLOCKS = 1250
 # torch's profiler keeps about 50 bytes an event while it runs. When the process has grown by this much for each
 # event that is still allowed, it is time to count them.
 _BYTES_AN_EVENT = 64
@@ -149,7 +152,7 @@ class CpuSource:
         absent = getattr(activity, "MTIA", None) if mtia is None or not mtia.is_available() else None
         activities = {absent if absent is not None else activity.CPU}
         autograd = self._torch._C._autograd
-        self._blocks = [self._torch.UntypedStorage(1) for _ in range(_WARNED_EVERY)]
+        self._blocks = [self._torch.UntypedStorage(1) for _ in range(_PRIMING_BLOCKS)]
         with stderr_without(_is_noise) as held:
             autograd._prepare_profiler(config, activities)
             autograd._enable_profiler(config, activities, {c_profiler.RecordScope.USER_SCOPE})
