@@ -20,9 +20,12 @@ export function formatBytes(bytes: number, unit: Unit = 'auto'): string {
   return unit === 'auto' ? formatAuto(bytes) : `${inUnit(bytes, unit)} ${unit}`;
 }
 
-/** Two sizes in the unit of the larger: `["45.2", "80.0 GiB"]`, to be joined by a translated "of". */
+/**
+ * Two sizes in the unit of the larger: `["45.2", "80.0 GiB"]`, to be joined by a translated "of". GiB is the largest
+ * unit here: "307 of 2,015 GiB" says more than "0.30 of 1.97 TiB".
+ */
 export function formatPair(part: number, whole: number, unit: Unit = 'auto'): [string, string] {
-  const text = formatBytes(whole, unit);
+  const text = formatBytes(whole, unit === 'auto' && whole >= 2 ** 40 ? 'GiB' : unit);
   return [inUnit(part, text.slice(text.indexOf(' ') + 1)), text];
 }
 

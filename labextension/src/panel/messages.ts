@@ -80,7 +80,7 @@ export function serverMessage(trans: TranslationBundle, connection: Connection, 
       return {
         level: 'error',
         text: trans.__(
-          'The server does not let this user read the monitor. Log in again, or ask who runs it for read access to gpumem-magic.'
+          'The server does not let this user read the monitor. Log in again, or ask whoever runs it for access to the resource “gpumem”.'
         ),
         command: null
       };

@@ -89,6 +89,11 @@ export function deviceBar(
   return { whole: segments.reduce((sum, part) => sum + part.bytes, 0), segments };
 }
 
+/** Parts that no process of a list stands for. */
+export function restOf(bar: Bar | null): Segment[] {
+  return (bar?.segments ?? []).filter(part => ['unattributed', 'driver', 'free'].includes(part.kind));
+}
+
 /** How full a device is, 0 to 1, the driver's part included; null when unknown. */
 export function fullness(memory: Memory): number | null {
   if (memory.memoryTotal === null || memory.memoryUsed === null || memory.memoryTotal <= 0) {

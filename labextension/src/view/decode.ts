@@ -40,7 +40,7 @@ async function gunzip(bytes: Uint8Array): Promise<Uint8Array> {
     throw new DocumentError('This browser cannot unpack the report. Use Chrome 80, Firefox 113, Safari 16.4 or newer.');
   }
   try {
-    const stream = new Blob([bytes as Uint8Array<ArrayBuffer>]).stream().pipeThrough(new DecompressionStream('gzip'));
+    const stream = new Response(bytes as Uint8Array<ArrayBuffer>).body?.pipeThrough(new DecompressionStream('gzip'));
     return new Uint8Array(await new Response(stream).arrayBuffer());
   } catch {
     throw new DocumentError('The report is damaged: its packed data ends early or was changed. Export it again.');

@@ -3,7 +3,7 @@
 import { formatPercent } from '../format';
 import { processesOf } from '../owners';
 import type { DeviceState, MigState } from '../protocol';
-import { type Bar, deviceBar, fullness } from '../segments';
+import { type Bar, deviceBar, fullness, restOf } from '../segments';
 import { BarView } from './bar';
 import { Card } from './card';
 import { pairText, type ViewContext } from './context';
@@ -63,7 +63,11 @@ class MigView implements ItemView<MigState> {
       this._context.model.state?.kernels.map(kernel => kernel.id)
     );
     this._bar.update(bar);
-    this._owners.update(instance.processes, bar?.segments ?? []);
+    // Its size stands above; "free" would only repeat the difference.
+    this._owners.update(
+      instance.processes,
+      restOf(bar).filter(part => part.kind !== 'free')
+    );
   }
 
   private readonly _name = element('span', 'gpumem-mig-name');
@@ -90,7 +94,7 @@ export class DeviceCard implements ItemView<DeviceState> {
     this._memory = new Value(_context);
     this._bar = new BarView(_context);
     this._utilization = new Fact(_context, trans.__('Utilisation'));
-    this._temperature = new Fact(_context, trans.__('Temperature'));
+    this._temperature = new Fact(_context, trans.__('Temp.'));
     this._power = new Fact(_context, trans.__('Power'));
     this._graph = new GraphView(_context);
     this._owners = new OwnerList(_context);
@@ -159,7 +163,7 @@ export class DeviceCard implements ItemView<DeviceState> {
     this._mig.sync(device.mig);
     setHidden(this._mig.parent, device.mig.length === 0);
     // With MIG the instances list their processes themselves.
-    this._owners.update(device.processes, this._barOf(device)?.segments ?? []);
+    this._owners.update(device.processes, restOf(this._barOf(device)));
     setHidden(this._owners.node, silent);
     if (processes.some(process => process.owner === 'kernel')) {
       this.card.suggest();
@@ -171,7 +175,7 @@ export class DeviceCard implements ItemView<DeviceState> {
   tick(): void {
     if (this._device) {
       this._numbers(this._device, false);
-      this._owners.updateRest(this._barOf(this._device)?.segments ?? []);
+      this._owners.updateRest(restOf(this._barOf(this._device)));
     }
   }
 

@@ -88,7 +88,7 @@ class OwnerView implements ItemView<OwnerRow> {
         words.push(trans.__('from a terminal of this server'));
         break;
       case 'orphan':
-        words.push(trans.__('its kernel is gone; nothing here uses it any more'));
+        words.push(trans.__('its kernel is gone'));
         break;
       case 'foreign':
         words.push(trans.__('outside this container'));
@@ -138,29 +138,35 @@ class OwnerView implements ItemView<OwnerRow> {
   private _row: OwnerRow | null = null;
 }
 
-/** What is no process: not attributed, driver, free. */
+/** What no process of the list holds: not attributed, driver, free. */
 class RestView implements ItemView<Segment> {
   readonly node = element('li', 'gpumem-row gpumem-rest');
 
   constructor(private readonly _context: ViewContext) {
     this._swatch.setAttribute('aria-hidden', 'true');
-    this.node.append(this._swatch, this._name, this._bytes, this._sub);
+    this.node.append(this._swatch, this._name, this._bytes);
   }
 
   update(part: Segment): void {
     const { trans } = this._context;
     paint(this._context, this._swatch, part);
-    setText(this._name, segmentName(this._context, part));
     setText(this._bytes, bytesText(this._context, part.bytes));
-    const hint = part.kind === 'unattributed' ? trans.__('used, but by no process that is visible from here') : '';
-    setText(this._sub, hint);
-    setHidden(this._sub, hint === '');
+    const name = segmentName(this._context, part);
+    if (part.kind !== 'unattributed') {
+      setText(this._name, name);
+    } else if (!this._name.hasAttribute('data-tip')) {
+      const hint = trans.__(
+        'Used, but by no process that is visible from here: one in another container, one that ended badly, or the driver’s own.'
+      );
+      this._name.replaceChildren(name, element('span', 'gpumem-spoken', `: ${hint}`));
+      setAttribute(this._name, 'data-tip', hint);
+      setAttribute(this._name, 'tabindex', '0');
+    }
   }
 
   private readonly _swatch = element('span', 'gpumem-swatch');
   private readonly _name = element('span', 'gpumem-name');
   private readonly _bytes = element('span', 'gpumem-value gpumem-bytes');
-  private readonly _sub = element('span', 'gpumem-sub');
 }
 
 export class OwnerList {
@@ -190,16 +196,16 @@ export class OwnerList {
     this.node.append(owners, this._all, rest);
   }
 
-  /** @param segments Parts of the bar; of these only what no process holds is listed. */
-  update(processes: readonly ProcessState[], segments: readonly Segment[]): void {
+  /** @param rest Parts of the bar that stand for no row of the list. */
+  update(processes: readonly ProcessState[], rest: readonly Segment[]): void {
     this._rows = ownerRows(processes);
     this._fold();
-    this.updateRest(segments);
+    this.updateRest(rest);
   }
 
   /** Between two states only these change. */
-  updateRest(segments: readonly Segment[]): void {
-    this._rest.sync(segments.filter(part => ['unattributed', 'driver', 'free'].includes(part.kind)));
+  updateRest(rest: readonly Segment[]): void {
+    this._rest.sync(rest);
   }
 
   private _fold(): void {

@@ -8,7 +8,7 @@ export function decimalTicks(from: number, to: number, count: number): { ticks: 
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = ([1, 2, 5, 10].find(m => m * power >= raw) ?? 10) * power;
   const ticks: number[] = [];
-  for (let k = Math.ceil(from / step - 1e-9); k * step <= to + step * 1e-9; k++) ticks.push(k * step);
+  for (let k = Math.ceil(from / step - 1e-9); k * step <= to + step * 1e-9; k++) ticks.push(k * step + 0);
   return { ticks, step };
 }
 
