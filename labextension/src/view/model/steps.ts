@@ -239,8 +239,9 @@ function orderByEnd(lives: Lifetimes, changes: number): Uint32Array {
 }
 
 /**
- * The sums of small allocations as steps: at each edge, by how much each group changed. What they held at the very
- * beginning is not recorded; the end of the first bin stands for it, so that the picture does not begin with a hole.
+ * The sums of small allocations as steps: at each bin's end, by how much each group changed. A curve that was only
+ * sampled (no lifetimes) has no value before its first bin's end either; that one stands for the bin, so that the
+ * picture does not begin with a hole.
  */
 function restSteps(rest: Rest | null): { time: number[]; delta: number[]; owner: number[] } {
   const out = { time: [] as number[], delta: [] as number[], owner: [] as number[] };
@@ -250,7 +251,7 @@ function restSteps(rest: Rest | null): { time: number[]; delta: number[]; owner:
       const now = rest.value[k * rest.bins + bin] as number;
       const before = bin === 0 ? 0 : (rest.value[k * rest.bins + bin - 1] as number);
       if (now === before) continue;
-      out.time.push(rest.edges[bin === 0 ? 0 : bin + 1] as number);
+      out.time.push(rest.edges[bin === 0 && rest.lifetimes === 0 ? 0 : bin + 1] as number);
       out.delta.push(now - before);
       out.owner.push(-1 - k);
     }
