@@ -69,6 +69,11 @@ function mismatch(trans: TranslationBundle, server: string, breaks: boolean): Me
   };
 }
 
+/** A source tree that is not installed calls itself "0+source": it cannot be compared, and needs no advice. */
+function isRelease(version: string): boolean {
+  return /^\d+\.\d/.test(version);
+}
+
 /** What is to be said about server and driver; null when all is well. */
 export function serverMessage(trans: TranslationBundle, connection: Connection, state: State | null): Message | null {
   switch (connection.kind) {
@@ -93,7 +98,9 @@ export function serverMessage(trans: TranslationBundle, connection: Connection, 
         command: null
       };
     default:
-      return state && state.package !== '' && state.package !== VERSION ? mismatch(trans, state.package, false) : null;
+      return state && isRelease(state.package) && state.package !== VERSION
+        ? mismatch(trans, state.package, false)
+        : null;
   }
 }
 
@@ -114,7 +121,7 @@ export function kernelMessage(trans: TranslationBundle, kernel: KernelState, sta
       command: `${python} -m pip install ${PACKAGE}==${VERSION}`
     };
   }
-  if (kernel.package !== undefined && state && kernel.package !== state.package) {
+  if (kernel.package && state && isRelease(state.package) && kernel.package !== state.package) {
     return {
       level: 'info',
       text: trans.__(

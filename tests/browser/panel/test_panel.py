@@ -1,0 +1,205 @@
+"""The panel in a real browser, over a real server, real kernels and the real NVML binding."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+GIB = 2**30
+CARD = "#gpumem-magic-panel .gpumem-device"
+# The browser's own lines about requests that a test makes fail.
+FAILED_REQUEST = r"Failed to load resource|WebSocket connection to"
+
+
+def device(**fields: Any) -> dict[str, Any]:
+    """One device of 100 GiB that is idle, except for what is named."""
+    usual = {"name": "NVIDIA H200", "total": 100 * GIB, "used": GIB, "reserved": GIB, "utilization": 0}
+    usual |= {"temperature": 31, "power_mw": 77_000, "limit_mw": 700_000} | fields
+    return {"free": usual["total"] - usual["used"] - usual["reserved"], **usual}
+
+
+@pytest.fixture(scope="module")
+def lab(panel_server: Callable[..., Any]) -> Any:
+    server = panel_server("lab", notebooks={"train.ipynb": ["1"], "eval/train.ipynb": ["2"]})
+    # The number of devices is looked up again only now and then.
+    server.show(*(device() for _ in range(8)))
+    server.kernels = [server.start_kernel(path) for path in ("train.ipynb", "eval/train.ipynb")]
+    return server
+
+
+@pytest.fixture
+def eight(lab: Any) -> Any:
+    """Eight devices: two notebooks on the first, a stranger on the second, nobody on the others."""
+    first, second = (kernel["pid"] for kernel in lab.kernels)
+    processes = [{"pid": first, "used": 60 * GIB}, {"pid": second, "used": 20 * GIB}]
+    lab.devices = [
+        device(used=85 * GIB, utilization=93, throttle=4, processes=processes),
+        device(used=11 * GIB, processes=[{"pid": 1, "used": 11 * GIB}]),
+        *(device() for _ in range(6)),
+    ]
+    lab.show(*lab.devices)
+    return lab
+
+
+def rows(page: Any, card: int) -> list[tuple[str, str]]:
+    """Name and size of each visible row of a card's list."""
+    found = page.locator(CARD).nth(card).locator(".gpumem-row")
+    read = "e => [e.querySelector('.gpumem-name').innerText.split(':')[0].trim(), e.querySelector('.gpumem-bytes').innerText]"
+    return [tuple(row.evaluate(read)) for row in found.all()]
+
+
+def test_every_device_says_which_notebook_holds_its_memory(eight: Any, page: Any) -> None:
+    eight.open(page, "train.ipynb")
+    page.wait_for_selector(f"{CARD} .gpumem-row >> text=eval/train.ipynb")
+    assert page.locator(CARD).count() == 8
+    assert rows(page, 0) == [
+        ("train.ipynb", "60.0 GiB"),
+        ("eval/train.ipynb", "20.0 GiB"),
+        ("Not attributed", "5.00 GiB"),
+        ("Driver", "1.00 GiB"),
+        ("Free", "14.0 GiB"),
+    ]
+    first = page.locator(CARD).first
+    assert "86.0 of 100 GiB" in first.inner_text()
+    assert "93 %" in first.inner_text()
+    assert "77 of 700 W" in first.inner_text()
+    widths = first.locator(".gpumem-bar").first.evaluate("e => [...e.children].map(c => parseFloat(c.style.width))")
+    assert widths == [60, 20, 5, 1, 14]
+    colors = first.evaluate(
+        "e => ['.gpumem-part', '.gpumem-swatch'].map(s => [...e.querySelectorAll(s)].slice(0, 2)"
+        ".map(n => getComputedStyle(n).backgroundColor))"
+    )
+    assert colors[0] == colors[1]
+    assert len(set(colors[0])) == 2
+
+
+def test_this_notebook_stands_first(eight: Any, page: Any) -> None:
+    eight.open(page, "train.ipynb")
+    eight.jupyter.wait_for_kernel(page)
+    section = page.locator(".gpumem-notebook")
+    section.locator("text=60.0 GiB").wait_for()
+    assert re.search(r"On GPU 0\s+60\.0 GiB", section.inner_text())
+    assert re.search(r"On the host\s+\d+(\.\d+)? MiB", section.inner_text())
+
+
+def test_a_click_opens_the_notebook(eight: Any, page: Any) -> None:
+    eight.open(page, "train.ipynb")
+    page.locator(f"{CARD} .gpumem-link >> text=eval/train.ipynb").first.click()
+    page.wait_for_function("() => window.jupyterapp.shell.currentWidget?.context?.path === 'eval/train.ipynb'")
+
+
+def test_a_lost_device_says_so_and_the_others_go_on(eight: Any, page: Any) -> None:
+    eight.open(page)
+    page.wait_for_selector(CARD)
+    eight.show(eight.devices[0] | {"utilization": 12}, {"error": 15}, *eight.devices[2:])
+    page.wait_for_selector(f"{CARD}.gpumem-silent")
+    lost = page.locator(f"{CARD}.gpumem-silent")
+    assert lost.count() == 1
+    assert "fallen off the bus" in lost.inner_text()
+    page.locator(CARD).first.locator("text=12 %").wait_for()
+    eight.show(*eight.devices)
+    page.wait_for_selector(f"{CARD}.gpumem-silent", state="detached")
+
+
+def test_a_missing_value_gives_its_reason_by_keyboard(lab: Any, page: Any) -> None:
+    lab.show(device(errors={"nvmlDeviceGetPowerUsage": 3}), *(device() for _ in range(7)))
+    lab.open(page)
+    page.locator(f"{CARD} .gpumem-toggle").first.click()
+    value = page.locator(f"{CARD} .gpumem-missing").first
+    value.wait_for()
+    reason = value.get_attribute("data-tip")
+    assert reason
+    assert value.inner_text() == f"n/a: {reason}" or reason in (value.text_content() or "")
+    value.focus()
+    page.wait_for_selector(f".gpumem-tip:has-text({reason!r})")
+
+
+def test_folding_by_keyboard(eight: Any, page: Any) -> None:
+    eight.open(page)
+    toggle = page.locator(f"{CARD} .gpumem-toggle").first
+    page.wait_for_selector(f"{CARD} .gpumem-toggle[aria-expanded=true]")
+    toggle.focus()
+    page.keyboard.press("Enter")
+    assert toggle.get_attribute("aria-expanded") == "false"
+    assert page.locator(CARD).first.locator(".gpumem-body").is_hidden()
+
+
+def test_shutting_down_asks_first(lab: Any, page: Any) -> None:
+    kernel = lab.start_kernel("eval/other.ipynb")
+    busy = device(used=9 * GIB, processes=[{"pid": kernel["pid"], "used": 8 * GIB}])
+    lab.show(busy, *(device() for _ in range(7)))
+    lab.open(page)
+    page.get_by_role("button", name="Actions for other.ipynb").first.click()
+    page.get_by_role("menuitem", name="Shut Down Kernel").click()
+    dialog = page.locator(".jp-Dialog")
+    assert "8.00 GiB of device memory" in dialog.inner_text()
+    dialog.get_by_role("button", name="Cancel").click()
+    running = {one["id"] for one in lab.jupyter.request("api/kernels")}
+    assert kernel["id"] in running
+    page.get_by_role("button", name="Actions for other.ipynb").first.click()
+    page.get_by_role("menuitem", name="Shut Down Kernel").click()
+    dialog.get_by_role("button", name="Shut Down").click()
+    page.wait_for_selector(".gpumem-row >> text=other.ipynb", state="detached")
+    assert kernel["id"] not in {one["id"] for one in lab.jupyter.request("api/kernels")}
+
+
+def test_a_process_of_somebody_else_offers_its_pid_and_nothing_more(eight: Any, page: Any) -> None:
+    eight.open(page)
+    card = page.locator(CARD).nth(1)
+    card.locator(".gpumem-toggle[aria-expanded=false]").click()
+    card.locator(".gpumem-more").first.click()
+    assert [item.inner_text().strip() for item in page.locator(".lm-Menu [role=menuitem]").all()] == ["Copy PID 1"]
+
+
+def test_nothing_is_read_while_nobody_looks(panel_server: Callable[..., Any], page: Any) -> None:
+    server = panel_server("lab", settings={"gpumem-magic:panel": {"showStatusItem": False}})
+    server.show(device())
+    server.jupyter.open(page)
+    time.sleep(2)
+    assert server.fake.calls() == {}
+    page.evaluate("async () => { await window.jupyterapp.commands.execute('gpumem-magic:open'); }")
+    page.wait_for_selector(CARD)
+    page.evaluate("() => window.jupyterapp.shell.collapseRight()")
+    time.sleep(1.5)
+    before = server.fake.calls()
+    time.sleep(2.5)
+    assert server.fake.calls() == before
+
+
+def test_without_a_driver_the_host_is_shown(panel_server: Callable[..., Any], page: Any) -> None:
+    server = panel_server("lab", notebooks={"train.ipynb": ["1"]})
+    server.show(init=12)
+    server.start_kernel("train.ipynb")
+    server.open(page)
+    banner = page.locator(".gpumem-banner[data-level=info]")
+    banner.wait_for()
+    assert len(banner.inner_text().strip()) > 20
+    assert page.locator(CARD).count() == 0
+    page.wait_for_selector(".gpumem-card .gpumem-link >> text=train.ipynb")
+
+
+def test_notebook_7_has_the_panel_too(panel_server: Callable[..., Any], page: Any) -> None:
+    server = panel_server("notebook", notebooks={"train.ipynb": ["1"]})
+    kernel = server.start_kernel("train.ipynb")
+    server.show(device(used=31 * GIB, processes=[{"pid": kernel["pid"], "used": 30 * GIB}]))
+    server.open(page, "train.ipynb")
+    page.wait_for_selector(f"{CARD} .gpumem-link >> text=train.ipynb")
+    assert rows(page, 0)[0] == ("train.ipynb", "30.0 GiB")
+
+
+def test_a_server_without_the_package_is_told_what_to_install(
+    start_jupyter: Callable[..., Any], page: Any, watch: Any
+) -> None:
+    watch.allowed.append(FAILED_REQUEST)
+    server = start_jupyter("lab", args=["--ServerApp.jpserver_extensions={'gpumem_magic.server': False}"])
+    server.open(page)
+    page.evaluate("async () => { await window.jupyterapp.commands.execute('gpumem-magic:open'); }")
+    banner = page.locator(".gpumem-banner[data-level=error]")
+    banner.wait_for()
+    assert "pip install gpumem-magic==" in banner.inner_text()
