@@ -44,9 +44,9 @@ def unload(shell: Any) -> None:
     _, magics = _loaded.pop(id(shell), (None, None))
     if magics is None:
         return
-    magics.session.close()
+    after_cell = magics.session.after_cell
+    magics.session.close(lambda: shell.events.unregister("post_run_cell", after_cell))
     shell.events.unregister("pre_run_cell", magics.session.before_cell)
-    shell.events.unregister("post_run_cell", magics.session.after_cell)
     shell.input_transformers_cleanup.remove(magics.session.strip_magic)
     tools.unregister(shell)
     manager = shell.magics_manager

@@ -53,6 +53,7 @@ class Session:
         self._shell = shell
         self._read = read
         self._frames: list[_Frame] = []
+        self._closing: Callable[[], None] | None = None
 
     # -- what IPython calls ----------------------------------------------------------------------------------------
 
@@ -109,17 +110,26 @@ class Session:
             else:
                 error = KeyboardInterrupt() if result is None else result.error_in_exec
                 measurement.finish(*classify(error), self._cell(measurement, frame, result))
+        if self._closing is not None and self.is_idle:
+            self._closing()
         cell = self._cell_id(frame.info)
         for number, shown in enumerate(_measurements([frame])):
             shown.show(None if cell is None else (cell, number))
 
-    def close(self) -> None:
-        """Stop whatever is still being measured, without a word."""
-        for frame in self._frames:
-            for measurement in (frame.native, *frame.nested.values()):
-                if measurement is not None:
-                    measurement.abandon()
-        self._frames.clear()
+    def close(self, forget: Callable[[], None]) -> None:
+        """Call `forget`, which takes `after_cell` out of IPython's events, once nothing is being measured.
+
+        A cell that unloads the extension still runs, with our marks between its lines.
+        """
+        if self.is_idle:
+            forget()
+        else:
+            self._closing = forget
+
+    @property
+    def is_idle(self) -> bool:
+        """True when no cell is being measured."""
+        return not any(measurement.is_running for measurement in _measurements(self._running()))
 
     # -- what our own magics call ----------------------------------------------------------------------------------
 

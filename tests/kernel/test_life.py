@@ -1,0 +1,202 @@
+"""Loading, unloading, interrupts, errors that stop a run, long cells, and failures of our own."""
+
+from __future__ import annotations
+
+import asyncio
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+LOAD = "%load_ext gpumem_magic"
+
+
+async def press_stop(client, after):
+    await asyncio.sleep(after)
+    await client.km.interrupt_kernel()
+
+
+def test_loading_imports_neither_torch_nor_numpy(fresh_kernel):
+    cell = fresh_kernel.run(f"import sys\n{LOAD}\n[m for m in ('torch', 'numpy', 'pynvml') if m in sys.modules]")
+    assert cell.result == "[]"
+    plain = fresh_kernel.run("%%gpumem\nx = 1")
+    assert plain.kinds == ["report"]
+    assert "torch" in plain.report
+    assert fresh_kernel.run("'torch' in sys.modules").result == "False"
+
+
+def test_a_cell_that_imports_torch_is_recorded_from_there(fresh_kernel):
+    fresh_kernel.run(LOAD)
+    cell = fresh_kernel.run("%%gpumem\nimport torch\na = torch.ones(1024, 1024)")
+    assert "4.00 MiB at line 3 `a = torch.ones(1024, 1024)`" in cell.report
+    kept = fresh_kernel.run(
+        "import sys\n[type(f).__name__ for f in sys.meta_path if 'gpumem' in type(f).__module__], "
+        "type(torch.__spec__.loader).__module__.startswith('gpumem')"
+    )
+    assert kept.result == "([], False)"
+
+
+def test_unloading_leaves_nothing_and_reloading_doubles_nothing(fresh_kernel):
+    state = (
+        "ip = get_ipython()\n"
+        "[len(ip.input_transformers_cleanup), {k: len(v) for k, v in ip.events.callbacks.items()}, "
+        "sorted(n for kind in ip.magics_manager.magics.values() for n in kind if 'gpumem' in n), "
+        "len(ip.ast_transformers)]"
+    )
+    # Showing a report loads ipywidgets, whose own hooks stay.
+    fresh_kernel.run("import ipywidgets, torch")
+    before = fresh_kernel.run(state).result
+    fresh_kernel.run(LOAD)
+    assert fresh_kernel.run(state).result != before
+    fresh_kernel.run("%reload_ext gpumem_magic")
+    assert fresh_kernel.run("%%gpumem\n1").kinds == ["result", "report"]
+    fresh_kernel.run("%unload_ext gpumem_magic")
+    assert fresh_kernel.run(state).result == before
+    assert "not found" in fresh_kernel.run("%%gpumem\n1").text("stderr")
+    fresh_kernel.run(LOAD)
+    assert fresh_kernel.run("%%gpumem\n1").kinds == ["result", "report"]
+
+
+def test_reloading_inside_a_measured_cell(kernel):
+    cell = kernel.run("%%gpumem\nx = torch.ones(1024)\n%reload_ext gpumem_magic\nx.numel()")
+    assert cell.kinds == ["result", "report"]
+    assert kernel.run("%%gpumem\ny = torch.ones(1024)").kinds == ["report"]
+    callbacks = "[len(v) for k, v in get_ipython().events.callbacks.items() if k.endswith('run_cell')]"
+    before = kernel.run(callbacks).result
+    cell = kernel.run("%%gpumem\nx = torch.ones(1024)\n%unload_ext gpumem_magic\nx.numel()")
+    assert cell.kinds == ["result", "report"]
+    kernel.run(LOAD)
+    assert kernel.run(callbacks).result == before
+
+
+def test_lazy_loading_by_configuration(fresh_kernel):
+    fresh_kernel.run("get_ipython().magics_manager.lazy_magics['gpumem'] = 'gpumem_magic'")
+    first = fresh_kernel.run("%%gpumem\nx = 20 + 22\nx")
+    assert first.result == "42"
+    assert first.kinds.count("report") == 1
+    assert fresh_kernel.run("%%gpumem\nx").kinds == ["result", "report"]
+
+
+def test_run_all_stops_at_an_error_in_a_measured_cell(tmp_path):
+    for magics in ("%%gpumem", "%%gpumem\n%%time", "%%time\n%%gpumem"):
+        cells = [LOAD, f"{magics}\nraise ValueError('stop here')", "never = 1"]
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+        client = NotebookClient(notebook, kernel_name="python3", resources={"metadata": {"path": tmp_path}})
+        with pytest.raises(CellExecutionError, match="stop here"):
+            client.execute()
+        assert notebook.cells[1].execution_count == 2
+        assert sum(output.output_type == "error" for output in notebook.cells[1].outputs) == 1
+        assert notebook.cells[2].execution_count is None
+
+
+def test_an_interrupted_cell_reports(kernel):
+    source = "%%gpumem\nimport time\nheld = torch.ones(1024, 1024)\ntime.sleep(60)"
+    cell = kernel.run(source, during=lambda client: press_stop(client, 1.5))
+    assert cell.kinds == ["KeyboardInterrupt", "report"]
+    assert "4.00 MiB" in cell.report
+    assert "nterrupted" in cell.report
+    assert kernel.run("%%gpumem\n1").kinds == ["result", "report"]
+
+
+def test_an_interrupted_await_reports(kernel):
+    source = "%%gpumem\nimport asyncio\nheld = torch.ones(512, 1024)\nawait asyncio.sleep(60)"
+    cell = kernel.run(source, during=lambda client: press_stop(client, 1.5))
+    assert cell.kinds[-1] == "report"
+    assert "2.00 MiB" in cell.report
+    assert kernel.run("%%gpumem\n1").kinds == ["result", "report"]
+
+
+def test_a_syntax_error_is_the_cells_alone(kernel):
+    cell = kernel.run("%%gpumem\nx = (")
+    assert len(cell.kinds) == 1
+    assert kernel.run("%%gpumem\n1").kinds == ["result", "report"]
+
+
+def test_quiet_and_last(kernel):
+    assert kernel.run("%%gpumem --quiet --label silent\na = torch.ones(1024)").kinds == []
+    cell = kernel.run("import gpumem_magic\nprint(gpumem_magic.last.title, gpumem_magic.last.sentence)")
+    assert "silent" in cell.text()
+    assert "4.00 KiB" in cell.text()
+
+
+def test_the_last_report_keeps_no_tensor_alive(kernel):
+    kernel.run(
+        "%%gpumem\nimport weakref\na = torch.ones(1024)\nwatch = weakref.ref(a.untyped_storage())\n"
+        "def fail(t):\n    raise ValueError('x')\nfail(a)"
+    )
+    kernel.run(
+        "import gc, sys\ndel a\nfor n in ('last_value', 'last_traceback', 'last_exc'):\n    sys.__dict__.pop(n, None)\n"
+        "get_ipython().InteractiveTB.tb = None"
+    )
+    # Only now has IPython let go of the failed cell's own result.
+    assert kernel.run("gc.collect()\nwatch() is None").result == "True"
+
+
+def test_export_writes_beside_the_notebook(kernel):
+    cell = kernel.run("%%gpumem --export step.html\na = torch.ones(1024)")
+    assert cell.kinds == ["stdout", "report"]
+    written = kernel.run("from pathlib import Path\nPath('step.html').read_text()[:15].lower()")
+    assert written.result == "'<!doctype html>'"
+    kernel.run("Path('mine.html').write_text('my own page');")
+    cell = kernel.run("%%gpumem --export mine.html\nb = torch.ones(1024)\nb.numel()")
+    assert cell.result == "1024"
+    assert cell.kinds == ["result", "stdout", "report"]
+    assert "not a gpumem report" in cell.text()
+    assert kernel.run("Path('mine.html').read_text()").result == "'my own page'"
+
+
+def test_a_profiler_that_runs_already_is_left_alone(kernel):
+    cell = kernel.run(
+        "from torch.profiler import profile\nmine = profile(profile_memory=True)\nmine.start()\nz = torch.ones(8) + 1"
+    )
+    cell = kernel.run("%%gpumem\ny = torch.ones(1024) + 1")
+    assert "another profiler is already running" in cell.report
+    counted = kernel.run("mine.stop()\nsum(e.count for e in mine.key_averages() if e.key == 'aten::add')")
+    assert counted.result == "2"
+
+
+def test_a_profiler_that_the_cell_starts_gets_its_events(kernel):
+    cell = kernel.run(
+        "%%gpumem\nbefore = torch.ones(1024, 1024)\nwith profile(profile_memory=True) as p:\n"
+        "    during = torch.ones(2048, 1024) + 1\n"
+        "sum(e.count for e in p.key_averages() if e.key == 'aten::add')"
+    )
+    assert cell.result == "1"
+    assert "4.00 MiB" in cell.report
+    assert "profiler of its own" in cell.report
+    assert kernel.run("torch.autograd.profiler._enable_profiler.__module__").result == "'torch._C._autograd'"
+
+
+def test_more_events_than_entries_is_said(kernel):
+    cell = kernel.run("%%gpumem --max-entries 100\nfor _ in range(500):\n    t = torch.ones(16)")
+    assert "first 100 events" in cell.report
+    assert "--max-entries 200" in cell.report
+
+
+def test_our_own_failure_is_one_line(fresh_kernel):
+    fresh_kernel.run(f"import torch\n{LOAD}\nimport gpumem_magic.report as r\nr.analyse = None")
+    cell = fresh_kernel.run("%%gpumem\n42")
+    assert cell.result == "42"
+    assert cell.kinds == ["result", "stdout"]
+    assert cell.text().startswith("gpumem: the report failed")
+    assert len(cell.text().splitlines()) == 1
+
+
+def test_live_line_of_a_long_cell_is_emptied_and_the_report_comes_last(tmp_path):
+    from tests.kernel.conftest import Kernel
+
+    kernel = Kernel(tmp_path)
+    kernel.start(JPY_SESSION_NAME=str(tmp_path / "n.ipynb"))
+    try:
+        kernel.run(f"import torch, time\n{LOAD}")
+        cell = kernel.run("%%gpumem\na = torch.ones(1024)\nprint('begin')\ntime.sleep(1.2)\nprint('end')")
+        assert cell.kinds == ["stdout", "display", "stdout", "report"]
+        assert cell.outputs[1].data == {"text/plain": ""}
+        assert kernel.run("%%gpumem\na = torch.ones(1024)").kinds == ["report"]
+        gone = kernel.run(
+            "%%gpumem\nfrom IPython.display import clear_output\ntime.sleep(0.9)\nclear_output()\ntime.sleep(0.3)"
+        )
+        assert gone.kinds[-1] == "report"
+    finally:
+        kernel.stop()
