@@ -63,7 +63,7 @@ async function start(): Promise<void> {
   if (host === null || data === null) return;
   const theme = storedTheme();
   if (theme !== 'auto') host.dataset.gpumemTheme = theme;
-  const view = new View(host);
+  const view = new View(host, { standalone: true });
   const drawn = await view.show(decodeBase64(data.textContent ?? ''));
   // The text is a third larger than the bytes and nobody reads it again.
   data.textContent = '';

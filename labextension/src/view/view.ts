@@ -25,6 +25,8 @@ import { Toolbar } from './ui/toolbar';
 export interface ViewOptions {
   /** A kernel that can send more. */
   detail?: DetailChannel | undefined;
+  /** The page around says itself what it discloses. */
+  standalone?: boolean;
 }
 
 const NARROW_PX = 560;
@@ -142,6 +144,7 @@ class Parts {
   readonly #tables: Tables;
   readonly #foot = h('footer', { class: 'foot' });
   readonly #detail: DetailLoader | null;
+  readonly #standalone: boolean;
   readonly #unsubscribe: () => void;
   #sheet: HTMLElement | null = null;
   #above = '';
@@ -149,6 +152,7 @@ class Parts {
   constructor(root: HTMLElement, session: Session, options: ViewOptions) {
     this.#root = root;
     this.#session = session;
+    this.#standalone = options.standalone ?? false;
     const colours = coloursOf(root, root.dataset.theme === 'dark');
     this.#header = new HeaderView(session.document.header);
     this.#legend = new Legend(session);
@@ -163,7 +167,6 @@ class Parts {
     this.#detail =
       options.detail === undefined ? null : new DetailLoader(session, options.detail, text => this.#showFoot(text));
     this.#unsubscribe = session.subscribe(change => this.#follow(change));
-    const { timeline, lanes } = session.source.recording.device;
     const drawable = session.document.header.devices.some(
       device =>
         device.timeline.changes > 0 ||
@@ -181,7 +184,8 @@ class Parts {
       this.#foot
     );
     this.#showAll();
-    if (timeline.changes + lanes.length >= 0) this.picture.draw();
+    // At once, not at the next frame: the first paint then has the picture.
+    this.picture.draw();
     this.#showLegend();
   }
 
@@ -320,7 +324,7 @@ class Parts {
       this.#foot,
       problem === null ? null : h('span', { role: 'status' }, problem),
       summed === null ? null : h('span', {}, summed),
-      header.discloses === '' ? null : h('span', {}, header.discloses),
+      header.discloses === '' || this.#standalone ? null : h('span', {}, header.discloses),
       ...missing,
       h('span', {}, `gpumem_magic ${header.package}`)
     );

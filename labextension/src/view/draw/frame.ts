@@ -46,12 +46,14 @@ export function drawRuler(pen: Pen, layout: Layout, viewport: Viewport, colours:
   pen.strokeStyle = colours.muted;
   pen.lineWidth = 1;
   const y = ruler.y + 13;
+  const folds = foldLabels(pen, layout, viewport);
   let lastRight = Number.NEGATIVE_INFINITY;
   for (const { u, text } of rulerTicks(viewport, plot.width)) {
     const x = plot.x + viewport.pxOfU(u, plot.width);
     const half = pen.measureText(text).width / 2;
     const center = Math.min(Math.max(x, plot.x - 40 + half), layout.width - half - 2);
-    if (center - half < lastRight + 8) continue;
+    const hidden = folds.some(fold => center + half > fold.left - 6 && center - half < fold.right + 6);
+    if (center - half < lastRight + 8 || hidden) continue;
     lastRight = center + half;
     pen.beginPath();
     pen.moveTo(x, ruler.y);
@@ -60,6 +62,26 @@ export function drawRuler(pen: Pen, layout: Layout, viewport: Viewport, colours:
     pen.fillText(text, center, y);
   }
   for (const fold of axis.folds) drawFold(pen, plot, viewport, fold, colours);
+  pen.font = FONT;
+  pen.textAlign = 'left';
+  pen.fillStyle = colours.muted;
+  for (const { left, text } of folds) pen.fillText(text, left, y);
+}
+
+/** "⋯ 5.89 s idle ⋯" under each fold; it goes before the ticks, since it is what makes them jump. */
+function foldLabels(pen: Pen, layout: Layout, viewport: Viewport): { left: number; right: number; text: string }[] {
+  const { plot } = layout;
+  const out: { left: number; right: number; text: string }[] = [];
+  for (const fold of viewport.axis.folds) {
+    const u = (viewport.axis.uOfUs(fold.fromUs) + viewport.axis.uOfUs(fold.toUs)) / 2;
+    const x = plot.x + viewport.pxOfU(u, plot.width);
+    if (x < plot.x || x > plot.x + plot.width) continue;
+    const text = `⋯ ${formatDuration(fold.toUs - fold.fromUs)} idle ⋯`;
+    const width = pen.measureText(text).width;
+    const left = Math.min(Math.max(x - width / 2, 4), layout.width - width - 4);
+    if (left > (out.at(-1)?.right ?? Number.NEGATIVE_INFINITY) + 6) out.push({ left, right: left + width, text });
+  }
+  return out;
 }
 
 /** Ticks in every unfolded stretch: round in time, even where the axis is not. */
@@ -115,9 +137,6 @@ function drawFold(
     pen.stroke();
   }
   pen.restore();
-  const text = `${formatDuration(fold.toUs - fold.fromUs)} idle`;
-  const middle = Math.min(Math.max((left + right) / 2, plot.x + 30), plot.x + plot.width - 30);
-  plate(pen, text, middle, plot.y + 9, colours);
 }
 
 /** Centred text on a plate of background. */

@@ -6,6 +6,8 @@ import type { Rect } from './pen';
 /** On the logarithmic scale heights below top / 2^16 are nearly linear, so that zero has a place. */
 const LOG_OCTAVES = 16;
 const MIN_TICK_PX = 36;
+/** Room above the greatest value, for the labels of peak and markers. */
+const AIR = 1.07;
 
 export class Scale {
   readonly top: number;
@@ -16,11 +18,9 @@ export class Scale {
 
   constructor(most: number, plot: Rect, log: boolean) {
     const ticks = byteTicks(Math.max(most, 1), Math.max(2, Math.min(6, plot.height / MIN_TICK_PX)));
-    // The top tick gives the picture a round height; without it the scale would tremble with each pan.
-    this.top = Math.max(ticks.at(-1) as number, 1);
-    // Half a tick of air is enough: do not double the scale for the last few bytes.
-    const step = (ticks[1] as number) - (ticks[0] as number);
-    if (most > 0 && this.top - most > step / 2) this.top -= step / 2;
+    // A round height, or the scale would tremble with each pan: the half tick that leaves some air above the most.
+    const half = Math.max((ticks[1] ?? 1) / 2, 1);
+    this.top = Math.max(1, Math.ceil((most * AIR) / half) * half);
     this.log = log;
     this.#plot = plot;
     this.#unit = this.top / 2 ** LOG_OCTAVES;

@@ -141,7 +141,13 @@ function bleach(pen: Pen, scale: Scale, columns: Columns, left: (c: number) => n
   pen.globalAlpha = 1;
 }
 
-/** A line of background between bands, and a darker one along the top: borders that need no colour to be seen. */
+/** Runs shorter than this have no border: between spikes a pixel wide it would be all that one sees. */
+const LEAST_RUN_PX = 2;
+
+/**
+ * A line of background between bands, and a darker one along the top: borders that need no colour to be seen. Only
+ * level runs get one; what stands upright is told by its fill.
+ */
 function drawEdges(
   pen: Pen,
   levels: Float64Array[],
@@ -152,18 +158,23 @@ function drawEdges(
 ): void {
   for (let b = 1; b <= bands; b++) {
     const level = levels[b] as Float64Array;
+    const below = levels[b - 1] as Float64Array;
     const top = b === bands;
     pen.strokeStyle = top ? colours.foreground : colours.background;
     pen.lineWidth = top ? 1 : 0.75;
-    pen.globalAlpha = top ? 0.55 : 0.6;
+    pen.globalAlpha = top ? 0.5 : 0.7;
     pen.beginPath();
-    pen.moveTo(left(0), level[0] as number);
-    for (let c = 1; c < count; c++) {
-      if (level[c] === level[c - 1]) continue;
-      pen.lineTo(left(c), level[c - 1] as number);
-      pen.lineTo(left(c), level[c] as number);
+    for (let c = 0; c < count; ) {
+      let stop = c + 1;
+      while (stop < count && level[stop] === level[c]) stop += 1;
+      // A band thinner than its border would vanish under it.
+      const visible = top || (below[c] as number) - (level[c] as number) > 2;
+      if (visible && left(stop) - left(c) >= LEAST_RUN_PX) {
+        pen.moveTo(left(c), level[c] as number);
+        pen.lineTo(left(stop), level[c] as number);
+      }
+      c = stop;
     }
-    pen.lineTo(left(count), level[count - 1] as number);
     pen.stroke();
   }
   pen.globalAlpha = 1;

@@ -37,7 +37,6 @@ export function attachPointer(target: HTMLElement, handlers: PointerHandlers): (
     const pans = event.button === 1 || event.pointerType === 'touch' || (!event.shiftKey && handlers.dragPans());
     press = { x, y, lastX: x, moved: false, pans };
     target.setPointerCapture(event.pointerId);
-    target.focus({ preventScroll: true });
     if (event.button === 1) event.preventDefault();
   };
   const onMove = (event: PointerEvent): void => {

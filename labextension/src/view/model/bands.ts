@@ -22,8 +22,10 @@ export type Tone =
 export interface Band {
   key: string;
   label: string;
-  /** What stands in small print beside the label: a line of source, a file. */
+  /** What stands in small print beside the label: a line of source. */
   detail: string | null;
+  /** Why its owner is unknown. */
+  reason?: string | null;
   tone: Tone;
   /** The groups inside, for highlighting from a table; empty when bands cut across groups. */
   groups: number[];
@@ -257,8 +259,14 @@ function groupBand(group: Group, index: number, nthBefore: number): Band {
       : group.kind === 'unknown'
         ? { kind: 'unknown' }
         : { kind: 'slot', slot: group.color };
-  const detail = group.source ?? group.reason ?? null;
-  return { key: `group ${index}`, label: group.label, detail, tone, groups: [index] };
+  return {
+    key: `group ${index}`,
+    label: group.label,
+    detail: group.source,
+    reason: group.reason,
+    tone,
+    groups: [index]
+  };
 }
 
 function ramp(name: string, labels: string[]): Band[] {

@@ -44,7 +44,9 @@ export function icicle(session: Session, root: IcicleNode, colours: Colours): HT
     element_.style.top = `${depth * ROW_PX}px`;
     const band = session.banding.bands.find(candidate => node.group !== null && candidate.groups.includes(node.group));
     const colour = band === undefined ? colours.other : toneColour(band.tone, colours);
-    element_.style.borderInlineStart = `4px solid ${depth === 0 ? colours.muted : colour}`;
+    const tint = depth === 0 ? colours.grid : colour;
+    element_.style.background = `color-mix(in srgb, ${tint} 26%, ${colours.background})`;
+    element_.style.borderInlineStart = `3px solid ${tint}`;
     element_.addEventListener('click', () => show(node === root || depth === 0 ? root : node));
     element_.addEventListener('pointerenter', () =>
       session.setEmphasis(node.group === null ? null : new Set([node.group]))

@@ -51,7 +51,7 @@ export class Legend {
       {
         type: 'button',
         'aria-pressed': String(!session.hiddenBands.has(band.key)),
-        title: `${band.label}${band.detail === null ? '' : `: ${band.detail}`}. Click: hide or show. Double click: this one alone.`
+        title: `${band.label}${(band.detail ?? band.reason ?? '') === '' ? '' : `: ${band.detail ?? band.reason}`}. Click: hide or show. Double click: this one alone.`
       },
       swatch,
       text

@@ -17,6 +17,8 @@ export interface TableRow {
   group: number | null;
   label: string;
   source: string | null;
+  /** Why a line is unknown. */
+  note: string | null;
   cell: string | null;
   cells: Cell[];
   /** 0 to 1: length of the bar. */
@@ -64,7 +66,7 @@ export function drawTable(session: Session, spec: TableSpec, colours: Colours, p
         'tr',
         {},
         ...spec.heads.map(head => h('th', { class: 'n', scope: 'col' }, head)),
-        h('td', { class: 'bar' }),
+        h('th', { class: 'bar', 'aria-hidden': 'true' }),
         h('th', { scope: 'col' }, 'where'),
         sourced ? h('th', { scope: 'col' }, 'source') : null
       )
@@ -117,7 +119,8 @@ function tableRow(
       { class: 'where', title: row.label },
       swatch,
       row.cell === null ? null : bdi(`${row.cell} `, 'muted'),
-      bdi(row.label)
+      bdi(row.label),
+      row.note === null ? null : bdi(` ${row.note}`, 'muted')
     ),
     sourced
       ? h('td', { class: 'source', title: row.source }, row.source === null ? null : bdi(row.source, 'code'))

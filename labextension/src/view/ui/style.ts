@@ -133,7 +133,7 @@ tr:hover .copy, tr:focus-within .copy, tr:focus .copy { visibility: visible; }
 .stack li.folded { color: var(--gm-muted); font-style: italic; }
 .stack summary { cursor: pointer; color: var(--gm-muted); font-style: italic; }
 .icicle { position: relative; margin: 8px 0; overflow: hidden; }
-.icicle button { position: absolute; height: 21px; min-height: 0; padding: 0 4px; border: 1px solid var(--gm-bg); border-radius: 2px; font-size: 11px; line-height: 18px;
+.gm .icicle button { position: absolute; height: 21px; min-height: 0; padding: 0 4px; border: 1px solid var(--gm-bg); border-radius: 2px; font-size: 11px; line-height: 18px;
   text-align: start; overflow: hidden; white-space: nowrap; text-overflow: ellipsis; }
 .tooltip { position: absolute; z-index: ${Z.tooltip}; pointer-events: none; max-width: min(460px, 92%); padding: 7px 10px; font-size: 12px; line-height: 1.4;
   background: var(--gm-raised); color: var(--gm-fg); border: 1px solid var(--gm-border); border-radius: 7px; box-shadow: 0 4px 16px rgb(0 0 0 / .2); }

@@ -203,13 +203,15 @@ export class Tables {
     };
   }
 
-  #where(index: number): Pick<TableRow, 'group' | 'label' | 'source' | 'cell'> {
+  #where(index: number): Pick<TableRow, 'group' | 'label' | 'source' | 'note' | 'cell'> {
     const group = this.#session.source.recording.device.groups[index];
-    if (group === undefined) return { group: null, label: 'rounding and unsplit remainders', source: null, cell: null };
+    if (group === undefined)
+      return { group: null, label: 'rounding and unsplit remainders', source: null, note: null, cell: null };
     return {
       group: group.kind === 'rounding' ? null : index,
       label: group.label,
-      source: group.source ?? group.reason,
+      source: group.source,
+      note: group.reason,
       cell: group.cell
     };
   }

@@ -66,6 +66,7 @@ export class Tooltip {
     const out: (Node | null)[] = [
       h('div', { class: 'head' }, swatch, group?.cell == null ? null : bdi(`${group.cell} `), bdi(label)),
       code === null || code === undefined ? null : bdi(code, 'code'),
+      band.reason == null ? null : h('div', { class: 'muted' }, bdi(band.reason)),
       h('div', {}, `${formatBytes(picked.bytes)} of ${band.label === label ? 'this line' : band.label} here`)
     ];
     if (lifetime !== null) out.push(...this.#allocation(source, lifetime));
