@@ -53,7 +53,7 @@ def _widget_class() -> type[Any]:
     if not _SCRIPT.is_file():
         raise GpumemError(f"the interactive view was not built ({_SCRIPT} is missing): reinstall gpumem-magic")
 
-    class ReportWidget(anywidget.AnyWidget):  # type: ignore[misc]
+    class ReportWidget(anywidget.AnyWidget):
         """The view of one report."""
 
         _esm = _SCRIPT

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpumem_magic.allocator.replay import history
 from gpumem_magic.analysis.counters import analyse_counters
 from gpumem_magic.analysis.devices import DeviceContext, Placement, analyse_device
 from gpumem_magic.analysis.groups import PlaceNamer
+from gpumem_magic.analysis.lines import attribute
 from gpumem_magic.analysis.model import Analysis, Marker
 from gpumem_magic.analysis.sentence import nothing_sentence, sentence
 from gpumem_magic.recording.model import Note, Outcome, SourceKind
@@ -59,8 +61,6 @@ def _active(device: DeviceTrace) -> bool:
 def _placement(recording: Recording, device: DeviceTrace, notes: list[Note]) -> Placement | None:
     if recording.marks is None:
         return None
-    from gpumem_magic.analysis.lines import attribute
-
     lines = attribute(recording.marks, device.events.time_us)
     notes.extend(lines.notes)
     return Placement(lines.place, recording.marks.places, lines.reasons)
@@ -71,8 +71,6 @@ def _reading(readings: Iterable[DeviceReading], key: str) -> DeviceReading | Non
 
 
 def _analyse_events(recording: Recording, trace: Trace, notes: list[Note]) -> list[DeviceAnalysis]:
-    from gpumem_magic.allocator.replay import history
-
     namer = PlaceNamer(recording.cell)
     devices = []
     for device in filter(_active, trace.devices):
@@ -177,8 +175,6 @@ def analyse_trace(trace: Trace, title: str = "snapshot") -> Analysis:
     title
         A name for the report, usually the file's.
     """
-    from gpumem_magic.allocator.replay import history
-
     notes = [Note("warning", text) for text in trace.warnings]
     devices = []
     for device in filter(_active, trace.devices):

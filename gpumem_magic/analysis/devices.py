@@ -190,7 +190,7 @@ def sample_lanes(
 ) -> tuple[Lane, ...]:
     """Return the sampled curves of one device: readings around the cell and the live sampler's in between."""
     lanes = []
-    names = {"device_used": "device used", "process_used": "process used" if key != "cpu" else "host used"}
+    names = {"device_used": "host used" if key == "cpu" else "device used", "process_used": "process used"}
     for attribute, name in names.items():
         points = [
             (reading.time_us, getattr(reading, attribute))
@@ -326,6 +326,9 @@ def analyse_device(device: DeviceTrace, history: History, context: DeviceContext
         timeline, freed_old = drop_preexisting(timeline)
     else:
         timeline = _agree_with_counters(timeline, context, book, key)
+    if timeline.changes and timeline.peak_change < 0:
+        # The peak is the state before the first change, so the axis begins before that.
+        context.start_us = min(context.start_us, int(timeline.time_us[0]) - 1)
     residual = timeline.blocks == 0
     group = _assign_groups(device, timeline, context, book)
     # `reconcile` named its lifetime's group before the others had numbers.

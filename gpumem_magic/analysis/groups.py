@@ -160,7 +160,8 @@ class PlaceNamer:
         return Owner("before"), Group("before", "before the cell")
 
     def unknown(self, reason: str, label: str = "line unknown") -> tuple[Owner, Group]:
-        """Name what has no known owner."""
+        """Name what has no known owner; a reason that begins with the label is not said twice."""
+        reason = reason.removeprefix(f"{label}: ")
         return Owner("unknown", reason=reason, function=label), Group("unknown", label, reason=reason)
 
 

@@ -156,7 +156,8 @@ class Timeline:
 
     def alive(self, change: int) -> NDArray[np.bool_]:
         """Return which lifetimes are alive right after `change` (-1: before the first), shape ``(lifetimes,)``."""
-        return (self.start <= change) & ((self.end == -1) | (self.end > change))
+        alive: NDArray[np.bool_] = (self.start <= change) & ((self.end == -1) | (self.end > change))
+        return alive
 
 
 @dataclass(frozen=True)

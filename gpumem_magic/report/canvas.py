@@ -8,7 +8,7 @@ many, so that it is sharp on any screen.
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from matplotlib.backends.backend_agg import RendererAgg
@@ -21,7 +21,7 @@ from PIL import Image
 from gpumem_magic.report.fonts import families_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -49,7 +49,8 @@ class Canvas:
 
     def __init__(self, width: int, height: int, background: str, texts: Iterable[str] = ()) -> None:
         self.width, self.height = width, height
-        self._renderer = RendererAgg(width * SCALE, height * SCALE, 96 * SCALE)
+        renderer: Callable[..., Any] = RendererAgg
+        self._renderer = renderer(width * SCALE, height * SCALE, 96 * SCALE)
         self._to_pixels = Affine2D().scale(SCALE, -SCALE).translate(0, height * SCALE)
         self._families = list(families_for(texts))
         self._fonts: dict[tuple[float, Weight], FontProperties] = {}
@@ -153,7 +154,8 @@ class Canvas:
 
     def wrap(self, text: str, room: float, lines: int, size: float = 11, weight: Weight = "normal") -> list[str]:
         """Break a text at spaces into at most `lines` lines; the last one is shortened."""
-        words, result, current = text.split(" "), [], ""
+        words, current = text.split(" "), ""
+        result: list[str] = []
         for position, word in enumerate(words):
             joined = f"{current} {word}" if current else word
             if not current or self.measure(joined, size, weight) <= room:

@@ -10,7 +10,7 @@ import gzip
 import json
 import struct
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -71,7 +71,7 @@ def encode(header: Mapping[str, object], arrays: Mapping[str, NDArray[np.generic
     return gzip.compress(head.ljust(_padded(len(head)), b"\0") + b"".join(parts), _LEVEL, mtime=0)
 
 
-def decode(data: bytes) -> tuple[dict[str, object], dict[str, NDArray[np.generic]]]:
+def decode(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Read a container back.
 
     Raises
@@ -86,7 +86,7 @@ def decode(data: bytes) -> tuple[dict[str, object], dict[str, NDArray[np.generic
         if header["format"] != FORMAT or header["version"] != VERSION:
             raise SnapshotError(f"not a {FORMAT} document of version {VERSION}: write it again with this version")
         base = _padded(4 + length)
-        arrays: dict[str, NDArray[np.generic]] = {
+        arrays = {
             name: np.frombuffer(raw, _DTYPES[ref["dtype"]], ref["length"], base + ref["offset"])
             for name, ref in header["arrays"].items()
         }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -175,7 +176,7 @@ def _rest_arrays(
         prefix + "total.min": low.astype(np.float64),
         prefix + "total.max": high.astype(np.float64),
     }
-    summary = {
+    summary: dict[str, object] = {
         "bins": len(edges) - 1,
         "lifetimes": int(np.count_nonzero(rest)),
         "bytes": int(timeline.size[rest].sum()),
@@ -291,7 +292,7 @@ def _write(analysis: Analysis, keeps: list[NDArray[np.bool_] | None], bins: int)
         devices.append(_device_header(device, lanes, shape))
     cell = analysis.cell
     header: dict[str, object] = {
-        "package": importlib.metadata.version("gpumem-magic") if _installed() else "0+unknown",
+        "package": _package_version(),
         "title": analysis.title,
         "sentence": analysis.sentence,
         "createdUs": analysis.ended_us,
@@ -311,12 +312,13 @@ def _write(analysis: Analysis, keeps: list[NDArray[np.bool_] | None], bins: int)
     return encode(header, arrays)
 
 
-def _installed() -> bool:
+@cache
+def _package_version() -> str:
+    # Looking it up walks the search path: 5 ms, so once.
     try:
-        importlib.metadata.version("gpumem-magic")
+        return importlib.metadata.version("gpumem-magic")
     except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+        return "0+unknown"
 
 
 def _largest(timeline: Timeline, end_us: int, count: int) -> NDArray[np.bool_]:

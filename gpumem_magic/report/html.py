@@ -61,12 +61,10 @@ def _view_script() -> str | None:
 def _disclosure(document: bytes) -> str:
     """List the source lines and paths that the file holds, so that one knows before sharing it."""
     header, _ = decode(document)
-    strings: list[str] = header["strings"]  # type: ignore[assignment]
-    frames: list[list[int]] = header["frames"]  # type: ignore[assignment]
-    devices: list[dict[str, list[dict[str, str | None]]]] = header["devices"]  # type: ignore[assignment]
-    groups = [group for device in devices for group in device["groups"]]
-    sources = sorted({group["source"] for group in groups if group["source"]})  # type: ignore[type-var]
-    paths = sorted({strings[frame[0]] for frame in frames} | {g["file"] for g in groups if g["file"]})  # type: ignore[type-var]
+    strings, frames = header["strings"], header["frames"]
+    groups = [group for device in header["devices"] for group in device["groups"]]
+    sources = sorted({group["source"] for group in groups if group["source"]})
+    paths = sorted({strings[frame[0]] for frame in frames} | {g["file"] for g in groups if g["file"]})
     items = "".join(f'<li><code dir="auto">{escape(text)}</code></li>' for text in [*sources, *paths] if text)
     text = escape(str(header["discloses"]))
     return f"<details><summary>{text}</summary><ul>{items}</ul></details>" if items else f"<p>{text}</p>"

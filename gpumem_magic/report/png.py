@@ -13,7 +13,7 @@ from gpumem_magic.report.canvas import Canvas
 from gpumem_magic.report.fonts import drawable
 from gpumem_magic.report.scene import device_scene
 from gpumem_magic.report.ticks import byte_ticks, time_ticks
-from gpumem_magic.report.wording import numbers, table_title
+from gpumem_magic.report.wording import WIDTH, numbers, table_title
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from gpumem_magic.report.canvas import Weight
     from gpumem_magic.report.scene import Band, Scene
 
-__all__ = ["WIDTH", "report_png"]
+__all__ = ["report_png"]
 
-# A notebook's output area is 800 to 1100 CSS pixels wide.
-WIDTH = 900
 _MARGIN = 14
 _LEFT = 66
 _LEGEND = 290
@@ -138,6 +136,9 @@ class _Panel:
                 continue
             color = palette.LINES[lane.name]
             inside = value.max() <= self.highest
+            if not inside and lane.name != "reserved":
+                # The numbers above name it; an arrow to nowhere would only be in the way.
+                continue
             if inside:
                 points = (
                     self._stepped(x, value.astype(float))
@@ -319,10 +320,10 @@ def report_png(analysis: Analysis) -> bytes:
     for number, line in enumerate(lines):
         canvas.text(_MARGIN, 22 + 18 * number, line, size=13, color=palette.FOREGROUND, weight="bold")
     top = float(head)
-    for device, scene, tall, text in zip(devices, scenes, heights, titles, strict=True):
-        for number, line in enumerate(text):
+    for device, scene, tall, title in zip(devices, scenes, heights, titles, strict=True):
+        for number, line in enumerate(title):
             canvas.text(_MARGIN, top + 8 + 15 * number, line, size=11, color=palette.MUTED)
-        _Panel(canvas, device, scene, top + 11 + 15 * len(text)).draw()
+        _Panel(canvas, device, scene, top + 11 + 15 * len(title)).draw()
         top += tall
     for number, (text, color) in enumerate(caption):
         shown = canvas.clip(_readable(text), WIDTH - 2 * _MARGIN, 10)

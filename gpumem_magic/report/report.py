@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpumem_magic.report.document import detail_document, view_document
 from gpumem_magic.report.files import default_name, write_report
 from gpumem_magic.report.text import report_text
+from gpumem_magic.report.wording import WIDTH
 
 if TYPE_CHECKING:
     import os
@@ -88,16 +89,20 @@ class Report:
         return report_text(self.analysis, top=self.top if top is None else top, width=width, encoding=encoding)
 
     @cached_property
-    def _png(self) -> bytes | None:
+    def _picture(self) -> tuple[bytes | None, str | None]:
+        """Return the picture, or why there is none: a broken matplotlib or font must not cost the user the numbers."""
         if not self.drawable:
-            return None
-        from gpumem_magic.report.png import report_png
+            return None, "there is nothing to draw"
+        try:
+            from gpumem_magic.report.png import report_png
 
-        return report_png(self.analysis)
+            return report_png(self.analysis), None
+        except (ImportError, OSError, RuntimeError, ValueError) as error:
+            return None, f"matplotlib failed ({type(error).__name__}: {error})"
 
     def to_png(self) -> bytes | None:
-        """Return the picture, or None when there is nothing to draw."""
-        return self._png
+        """Return the picture, or None when there is nothing to draw or matplotlib cannot."""
+        return self._picture[0]
 
     def to_document(self, limit: int | None = None) -> bytes:
         """Return the view document, at most `limit` bytes when given."""
@@ -107,7 +112,7 @@ class Report:
         """Return the standalone report as UTF-8 HTML."""
         from gpumem_magic.report.html import report_html
 
-        return report_html(self.analysis, self._png, _png_width())
+        return report_html(self.analysis, self.to_png(), WIDTH)
 
     def save(self, path: str | os.PathLike[str] = ".") -> Path:
         """Write the standalone HTML report.
@@ -139,18 +144,15 @@ class Report:
         metadata: dict[str, Any] = {}
         if not self.drawable:
             return data, metadata
-        try:
-            png = self._png
-        except (ImportError, OSError, RuntimeError, ValueError) as error:
-            # A broken matplotlib or font must not cost the user the numbers.
-            data["text/plain"] += f"\n  ! no picture: matplotlib failed ({type(error).__name__}: {error})"
+        png, problem = self._picture
+        if png is None:
+            data["text/plain"] += f"\n  ! no picture: {problem}"
             return data, metadata
-        if png is not None:
-            from gpumem_magic.report.fallback import fallback_html
+        from gpumem_magic.report.fallback import fallback_html
 
-            data["image/png"] = base64.b64encode(png).decode("ascii")
-            data["text/html"] = fallback_html(self.analysis, png, _png_width(), self.top)
-            metadata["image/png"] = {"width": _png_width()}
+        data["image/png"] = base64.b64encode(png).decode("ascii")
+        data["text/html"] = fallback_html(self.analysis, png, WIDTH, self.top)
+        metadata["image/png"] = {"width": WIDTH}
         return data, metadata
 
     def _repr_mimebundle_(
@@ -163,9 +165,3 @@ class Report:
             if (include is None or key in include) and (exclude is None or key not in exclude)
         }
         return kept, {key: value for key, value in metadata.items() if key in kept}
-
-
-def _png_width() -> int:
-    from gpumem_magic.report.png import WIDTH
-
-    return WIDTH

@@ -9,7 +9,10 @@ from gpumem_magic._format import format_bytes, format_count, format_duration
 if TYPE_CHECKING:
     from gpumem_magic.analysis.model import Analysis, DeviceAnalysis
 
-__all__ = ["numbers", "table_title"]
+__all__ = ["WIDTH", "numbers", "table_title"]
+
+# CSS pixels of the picture: a notebook's output area is 800 to 1100 wide.
+WIDTH = 900
 
 
 def _device_used(device: DeviceAnalysis) -> str | None:
@@ -17,7 +20,8 @@ def _device_used(device: DeviceAnalysis) -> str | None:
     if used is None:
         return None
     of = f" of {format_bytes(device.total)}" if device.total is not None else ""
-    return f"device used {format_bytes(used)}{of}"
+    what = "host used" if device.kind == "cpu" else "device used"
+    return f"{what} {format_bytes(used)}{of}"
 
 
 def numbers(analysis: Analysis, device: DeviceAnalysis) -> list[str]:

@@ -17,7 +17,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "unit" / "analysis"))
 
-from story import START, Story  # noqa: E402 - the path above is what makes it importable
+from story import START, Story  # type: ignore[import-not-found]# noqa: E402 - the path above is what makes it importable
 
 from gpumem_magic.analysis.counters import analyse_counters  # noqa: E402
 from gpumem_magic.analysis.curves import group_values  # noqa: E402

@@ -1,0 +1,6 @@
+"""Makes `story` and `cells` importable for this folder's tests."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,200 @@
+"""The first line, word for word, for every way a recording can end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from story import START, Story  # type: ignore[import-not-found]
+from test_devices import CELL, MIB, context, here, placed  # type: ignore[import-not-found]
+
+from gpumem_magic.analysis.counters import analyse_counters
+from gpumem_magic.analysis.devices import analyse_device
+from gpumem_magic.analysis.sentence import nothing_sentence, sentence
+from gpumem_magic.recording.model import Cell, DeviceReading, Note, Outcome, Recording, Sample, SourceKind
+
+GIB = 1 << 30
+
+
+def recording(outcome=Outcome.OK, source=SourceKind.CUDA, **fields):
+    return Recording(fields.pop("cell", CELL), source, outcome, START, START + 1000, **fields)
+
+
+def device(story, lines, **fields):
+    return analyse_device(story.device(), story.history(), context(placement=placed(story, lines), **fields))
+
+
+def training():
+    story = Story(reserved=8 * GIB)
+    story.old(GIB)
+    story.alloc(GIB)
+    act = story.alloc(3 * GIB)
+    story.free(act)
+    after = DeviceReading("cuda:0", START + 1000, allocated=2 * GIB, limit=80 * GIB)
+    return device(story, {0: here(2), 1: here(4)}, after=after)
+
+
+def test_a_plain_cell():
+    assert sentence([training()], recording()) == (
+        "Peak 5.00 GiB at line 4 `loss.backward()`, 1.00 GiB stayed (allocated at line 2 `a = make()`), "
+        "72.0 GiB to the limit."
+    )
+
+
+def test_nothing_stayed():
+    story = Story()
+    story.free(story.alloc(MIB))
+    assert sentence([device(story, {0: here(2)})], recording()) == (
+        "Peak 1.00 MiB at line 2 `a = make()`, nothing stayed."
+    )
+
+
+def test_only_frees():
+    story = Story()
+    goes, _ = story.old(3 * MIB), story.old(MIB)
+    story.free(goes)
+    assert sentence([device(story, {0: here(2)})], recording()) == "Freed 3.00 MiB from before, 1.00 MiB left."
+
+
+def test_several_owners_of_what_stayed():
+    story = Story()
+    for size in (3, 2, 5):
+        story.alloc(size * MIB)
+    lines = {0: here(2), 1: here(3), 2: here(4)}
+    assert "10.0 MiB stayed (50% allocated at line 4 `loss.backward()`)" in sentence(
+        [device(story, lines)], recording()
+    )
+
+
+def test_out_of_memory_says_what_the_line_asked_for():
+    story = Story(reserved=64 * MIB)
+    story.alloc(40 * MIB)
+    story.oom(100 * MIB, 30 * MIB)
+    after = DeviceReading("cuda:0", START + 1000, allocated=40 * MIB, limit=128 * MIB)
+    text = sentence([device(story, {0: here(2), 1: here(4)}, after=after)], recording(Outcome.OUT_OF_MEMORY))
+    assert text == (
+        "Out of memory at line 4 `loss.backward()`: it asked for 100 MiB with 40.0 MiB allocated of 128 MiB. "
+        "Peak 40.0 MiB at line 2 `a = make()`, 40.0 MiB stayed (allocated at line 2 `a = make()`)."
+    )
+
+
+def test_out_of_memory_that_was_caught():
+    story = Story()
+    story.alloc(MIB)
+    story.oom(100 * MIB, 0)
+    text = sentence([device(story, {0: here(2)})], recording())
+    assert text.startswith("Ran out of memory at line 2 `a = make()`: it asked for 100 MiB with 1.00 MiB allocated. ")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error", "begin"),
+    [
+        (Outcome.ERROR, "ValueError: no\nway", "Ended with ValueError. Peak "),
+        (Outcome.INTERRUPTED, "KeyboardInterrupt: ", "Interrupted. Peak "),
+        (Outcome.OUT_OF_MEMORY, "OutOfMemoryError: CUDA out of memory", "Out of memory. Peak "),
+    ],
+)
+def test_other_ends(outcome, error, begin):
+    assert sentence([training()], recording(outcome, error=error)).startswith(begin)
+
+
+def test_overflow():
+    story = Story()
+    story.old(8 * MIB)
+    story.alloc(MIB)
+    before = DeviceReading("cuda:0", START, allocated=2 * MIB, max_allocated=2 * MIB)
+    after = DeviceReading("cuda:0", START + 1000, allocated=9 * MIB, max_allocated=30 * MIB)
+    lost = device(story, {0: here(2)}, before=before, after=after, truncated=True)
+    assert sentence([lost], recording(truncated=True)) == (
+        "Peak 30.0 MiB in the part of the recording that was lost, +7.00 MiB over the cell."
+    )
+
+
+def test_a_reserve_that_grew_far_beyond_the_peak():
+    story = Story()
+    story.segment(3 * GIB)
+    story.free(story.alloc(GIB))
+    assert "reserved grew to 3.00 GiB, 3.0× the peak" in sentence([device(story, {0: here(2)})], recording())
+    inherited = Story(reserved=3 * GIB)
+    inherited.free(inherited.alloc(GIB))
+    assert "reserved" not in sentence([device(inherited, {0: here(2)})], recording())
+
+
+def test_two_devices():
+    one = training()
+    two = replace(one, key="cuda:1", headline=replace(one.headline, allocated_peak=7 * MIB))
+    text = sentence([one, two], recording())
+    assert text.startswith("Peak 5.00 GiB on cuda:0 at line 4 `loss.backward()`")
+    assert text.endswith("; cuda:1 peak 7.00 MiB.")
+
+
+def test_cpu():
+    story = Story(kind="cpu", has_snapshot=False)
+    story.alloc(MIB)
+    assert sentence([device(story, {0: here(2)})], recording(source=SourceKind.CPU)) == (
+        "Peak 1.00 MiB at line 2 `a = make()`, 1.00 MiB stayed (allocated at line 2 `a = make()`), "
+        "CPU tensors of this cell only."
+    )
+
+
+def counted(peak):
+    def reading(time_us, allocated, highest):
+        return DeviceReading("cuda:0", time_us, allocated, 4 * MIB, highest, limit=100 * MIB)
+
+    samples = (Sample(START + 500, "cuda:0", 3 * MIB, 4 * MIB, None, None),)
+    return recording(
+        source=SourceKind.COUNTERS,
+        before=(reading(START, MIB, 2 * MIB),),
+        after=(reading(START + 1000, 2 * MIB, peak),),
+        samples=samples,
+    )
+
+
+def test_counters_only():
+    source = counted(3 * MIB + 512)
+    devices = analyse_counters(source)
+    assert sentence(devices, source) == (
+        "Peak 3.00 MiB, +1.00 MiB over the cell, 96.0 MiB to the limit, by counters only."
+    )
+    assert devices[0].headline.allocated_peak == 3 * MIB + 512
+    assert "allocated_peak" not in devices[0].missing
+    silent = analyse_counters(counted(2 * MIB))[0]
+    assert silent.headline.allocated_peak == 3 * MIB
+    assert silent.missing["allocated_peak"].startswith("at least this")
+
+
+def test_repeated_body():
+    cell = Cell(3, None, CELL.source, CELL.filenames, runs=7000)
+    assert sentence([training()], recording(cell=cell)).endswith("; the body ran 7,000 times.")
+
+
+def test_long_and_odd_source_is_shortened():
+    source = "%%gpumem\nx = '`' + " + "very_long_name + " * 9 + "1\n"
+    story = Story()
+    story.alloc(MIB)
+    cell = Cell(1, None, source, CELL.filenames)
+    text = sentence([device(story, {0: here(2)}, cell=cell)], recording())
+    assert text.startswith("Peak 1.00 MiB at line 2 `x = ''' + very_long_name + very_long_name + ver…`, ")
+
+
+@pytest.mark.parametrize(
+    ("fields", "held", "text"),
+    [
+        ({}, 0, "Nothing was allocated or freed on a GPU in this cell."),
+        ({}, MIB, "Nothing was allocated or freed on a GPU in this cell; 1.00 MiB is allocated, as before."),
+        ({"source": SourceKind.CPU}, None, "Nothing was allocated: no CPU tensor was made in this cell."),
+        ({"source": SourceKind.NONE}, None, "Nothing to show: torch was not used in this cell."),
+        (
+            {"source": SourceKind.NONE, "notes": (Note("info", "torch is not installed."),)},
+            None,
+            "Nothing to show: torch is not installed.",
+        ),
+        (
+            {"outcome": Outcome.ERROR, "error": "NameError: x"},
+            0,
+            "Ended with NameError. Nothing was allocated or freed on a GPU in this cell.",
+        ),
+    ],
+)
+def test_nothing_to_draw(fields, held, text):
+    assert nothing_sentence(recording(**fields), held) == text

@@ -1,0 +1,232 @@
+"""The view document, read back as a view reads it and held against the analysis."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import make_documents  # type: ignore[import-not-found]
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from story import START, Story  # type: ignore[import-not-found]
+
+from gpumem_magic._errors import SnapshotError
+from gpumem_magic.report.container import decode, encode
+from gpumem_magic.report.document import detail_document, view_document
+
+DATA = Path(make_documents.HERE)
+GAP = 2**32 - 1
+
+
+class Reader:
+    """Rebuilds one device from the format's description alone."""
+
+    def __init__(self, data, device=0):
+        self.header, arrays = decode(data)
+        self.device = self.header["devices"][device]
+        self.arrays = {name[len(f"d{device}.") :]: a for name, a in arrays.items() if name.startswith(f"d{device}.")}
+        timeline = self.device["timeline"]
+        old = timeline["preexisting"]
+        self.time = self.device["startUs"] + np.cumsum(self.arrays["t"].astype(np.int64))
+        self.start = np.concatenate([np.full(old, -1), np.cumsum(self.arrays["start"].astype(np.int64))])
+        span = self.arrays["span"].astype(np.int64)
+        self.end = np.where(span > 0, self.start + span, timeline["changes"] + 1)
+        self.bytes = self.arrays["sizes"][self.arrays["bytes"]].astype(np.int64)
+        self.requested = self.arrays["sizes"][self.arrays["requested"]].astype(np.int64)
+        self.group = self.arrays["group"]
+
+    def state(self, time_us):
+        """Bytes by group after all changes up to a time; the rest, where there is one, at its bin's end."""
+        change = int(np.searchsorted(self.time, time_us, "right")) - 1
+        alive = (self.start <= change) & (self.end > change)
+        sums = np.bincount(self.group[alive], self.bytes[alive], len(self.device["groups"])).astype(np.int64)
+        if self.device["timeline"]["rest"]:
+            edges = self.arrays["rest.t"] + self.device["startUs"]
+            (index,) = np.flatnonzero(edges[1:] == time_us)
+            bins = self.device["timeline"]["rest"]["bins"]
+            value = self.arrays["rest.value"].reshape(-1, bins)[:, index]
+            np.add.at(sums, self.arrays["rest.group"], value.astype(np.int64))
+        return sums
+
+
+def assert_shape(reader):
+    timeline = reader.device["timeline"]
+    assert len(reader.arrays["t"]) == timeline["changes"]
+    for name in ("span", "bytes", "requested", "group", "stack", "stream"):
+        assert len(reader.arrays[name]) == timeline["lifetimes"]
+    assert len(reader.arrays["start"]) == timeline["lifetimes"] - timeline["preexisting"]
+    assert reader.arrays["stack"].max(initial=0) < len(reader.header["stacks"])
+    assert reader.arrays["stream"].max(initial=0) < max(len(timeline["streams"]), 1)
+
+
+def documents():
+    return {
+        "complete": (make_documents.complete(), None),
+        "aggregated": (make_documents.busy(400), 20_000),
+        "counters": (make_documents.counters(), None),
+        "gap": (make_documents.gap(), None),
+    }
+
+
+@pytest.mark.parametrize("name", ["complete", "aggregated", "counters", "gap"])
+def test_the_shared_fixtures_are_what_this_code_writes(name):
+    source, limit = documents()[name]
+    header, arrays = decode(view_document(source, limit))
+    kept_header, kept_arrays = decode((DATA / f"{name}.bin").read_bytes())
+    del header["package"], kept_header["package"]
+    assert header == kept_header
+    assert all(np.array_equal(arrays[key], kept_arrays[key]) for key in {*arrays, *kept_arrays})
+
+
+@pytest.mark.parametrize("name", ["complete", "gap"])
+def test_every_moment_adds_up_by_owner(name):
+    data = (DATA / f"{name}.bin").read_bytes()
+    expected = json.loads((DATA / f"{name}.json").read_text("utf-8"))
+    for index, device in enumerate(expected["devices"]):
+        reader = Reader(data, index)
+        assert_shape(reader)
+        for moment in device["moments"]:
+            sums = reader.state(moment["timeUs"])
+            assert int(sums.sum()) == moment["allocated"]
+            assert {str(g): int(v) for g, v in enumerate(sums) if v} == moment["byGroup"]
+        peak = reader.state(device["peakUs"])
+        assert int(peak.sum()) == device["allocatedPeak"]
+
+
+def test_rows_close_with_the_rounding_row():
+    header, _ = decode((DATA / "complete.bin").read_bytes())
+    for device in header["devices"]:
+        assert sum(row["bytes"] for row in device["peak"]) == device["headline"]["allocatedPeak"]
+        assert sum(row["bytes"] for row in device["end"]) == device["headline"]["allocatedAfter"]
+
+
+def test_an_aggregated_document_keeps_exact_totals_within_its_limit():
+    source = make_documents.busy(400)
+    device = source.devices[0]
+    data = view_document(source, 20_000)
+    assert len(data) <= 20_000
+    reader = Reader(data)
+    assert_shape(reader)
+    rest = reader.device["timeline"]["rest"]
+    folded = int((device.timeline.start == -1).sum()) - 1
+    assert rest["lifetimes"] + reader.device["timeline"]["lifetimes"] + max(folded, 0) == device.timeline.lifetimes
+    kept = int(reader.bytes.sum())
+    assert rest["bytes"] + kept == int(device.timeline.size.sum())
+    assert int(reader.state(device.headline.peak_us).sum()) == device.headline.allocated_peak
+    edges = (reader.arrays["rest.t"] + reader.device["startUs"]).astype(np.int64)
+    for edge in edges[1::37].tolist():
+        change = int(np.searchsorted(device.timeline.time_us, edge, "right"))
+        assert int(reader.state(edge).sum()) == int(device.timeline.allocated[change])
+    assert reader.arrays["total.max"].max() == device.headline.allocated_peak
+    # The largest by bytes × duration are the ones kept: what was there all the time is among them.
+    assert reader.device["timeline"]["preexisting"] == 1
+
+
+def test_a_gap_wider_than_32_bits_is_split():
+    reader = Reader((DATA / "gap.bin").read_bytes())
+    assert GAP in reader.arrays["t"].tolist()
+    assert int(reader.time[-1]) == START + 7_200_000_001
+
+
+def test_older_memory_is_folded_by_owner():
+    story = Story()
+    for _ in range(50):
+        story.old(1024)
+    story.alloc(512)
+    source = make_documents.analysis(
+        [make_documents.analyse_device(story.device(), story.history(), make_documents.context(story, end=10))]
+    )
+    reader = Reader(view_document(source))
+    assert reader.device["timeline"]["preexisting"] == 1
+    assert reader.bytes[0] == 50 * 1024
+    assert next(row for row in reader.device["end"] if row["bytes"] == 50 * 1024)["blocks"] == 50
+
+
+def test_a_stretch_on_demand_is_complete():
+    source = make_documents.busy(40)
+    device = source.devices[0]
+    start, end = START + 10_000, START + 12_000
+    reader = Reader(detail_document(source, 0, start, end, 1_000_000))
+    assert_shape(reader)
+    assert reader.device["timeline"]["rest"] is None
+    assert (reader.device["startUs"], reader.device["endUs"]) == (start, end)
+    times = device.timeline.time_us
+    for time_us in times[(times >= start) & (times <= end)][::7].tolist():
+        change = int(np.searchsorted(times, time_us, "right"))
+        assert int(reader.state(time_us).sum()) == int(device.timeline.allocated[change])
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9000), st.integers(0, 9)), max_size=40),
+    st.integers(300, 3000),
+)
+def test_any_recording_survives_any_limit(plan, limit):
+    story = Story()
+    alive = [story.old(700)]
+    now = 0
+    for wait, size, victim in plan:
+        now += wait
+        story.at(now)
+        if victim < 4 and alive:
+            story.free(alive.pop(victim % len(alive)))
+        else:
+            alive.append(story.alloc(size, stack=victim % 3))
+    device = make_documents.analyse_device(story.device(), story.history(), make_documents.context(story, end=now + 9))
+    for data in (
+        view_document(make_documents.analysis([device])),
+        view_document(make_documents.analysis([device]), limit),
+    ):
+        reader = Reader(data)
+        assert_shape(reader)
+        last = int(reader.state(reader.device["endUs"]).sum())
+        assert last == device.headline.allocated_after
+        # A bin's value is that of its end, so the very start has none.
+        if device.headline.peak_us > reader.device["startUs"] or reader.device["timeline"]["rest"] is None:
+            assert int(reader.state(device.headline.peak_us).sum()) == device.headline.allocated_peak
+
+
+def test_equal_documents_are_equal_bytes():
+    assert view_document(make_documents.gap()) == view_document(make_documents.gap())
+
+
+def test_it_says_what_it_discloses():
+    header, _ = decode((DATA / "complete.bin").read_bytes())
+    assert header["discloses"] == "Contains 4 lines of source and 3 file paths."
+    header, _ = decode((DATA / "empty.bin").read_bytes())
+    assert header["discloses"] == "Contains no source and no file paths."
+    assert header["devices"] == []
+
+
+def test_lone_surrogates_and_long_lanes():
+    source = make_documents.gap()
+    device = source.devices[0]
+    count = 50_000
+    time_us = np.arange(count, dtype=np.int64) + device.start_us
+    value = np.arange(count, dtype=np.int64) % 97
+    value[31_234] = 1_000_000
+    lane = replace(device.lanes[0], time_us=time_us, value=value)
+    data = view_document(replace(source, title="a\udc80b", devices=(replace(device, lanes=(lane,)),)))
+    header, arrays = decode(data)
+    assert header["title"] == "a?b"
+    assert len(arrays["d0.lane0.v"]) <= 8200
+    assert arrays["d0.lane0.v"].max() == 1_000_000
+    assert arrays["d0.lane0.v"][-1] == value[-1]
+    assert np.all(np.diff(arrays["d0.lane0.t"]) > 0)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x1f\x8b", b"hello", encode({"a": 1}, {})[:-12]])
+def test_damaged_containers_are_refused(data):
+    with pytest.raises(SnapshotError, match="not a readable gpumem-view document"):
+        decode(data)
+
+
+def test_another_version_is_refused():
+    import gzip
+
+    raw = gzip.decompress(encode({}, {}))
+    with pytest.raises(SnapshotError, match="version 1"):
+        decode(gzip.compress(raw.replace(b'"version":1', b'"version":9')))

@@ -1,0 +1,133 @@
+"""The picture: drawn with matplotlib's renderer alone, in the colours of the view, in any script."""
+
+from __future__ import annotations
+
+import io
+
+import make_documents  # type: ignore[import-not-found]
+import matplotlib as mpl
+import numpy as np
+import pytest
+from PIL import Image
+from story import START, Story  # type: ignore[import-not-found]
+
+from gpumem_magic.analysis.devices import analyse_device
+from gpumem_magic.report import fonts
+from gpumem_magic.report.png import _readable, report_png
+from gpumem_magic.report.scene import device_scene
+from gpumem_magic.report.ticks import byte_ticks, time_ticks
+from gpumem_magic.report.wording import WIDTH
+
+MIB = 1 << 20
+
+
+def pixels(data):
+    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB")).astype(int)
+
+
+def near(image, color, tolerance=12):
+    rgb = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)])
+    return (np.abs(image - rgb) <= tolerance).all(axis=2)
+
+
+@pytest.mark.parametrize("name", ["complete", "busy", "counters", "gap"])
+def test_it_draws_and_warns_of_nothing(name, caplog, capfd):
+    source = make_documents.busy(30) if name == "busy" else getattr(make_documents, name)()
+    before = dict(mpl.rcParams)
+    image = Image.open(io.BytesIO(report_png(source)))
+    assert image.format == "PNG"
+    assert image.width == 2 * WIDTH
+    assert 300 < image.height < 2000
+    assert dict(mpl.rcParams) == before
+    assert caplog.records == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_bands_have_the_views_colours():
+    image = pixels(report_png(make_documents.complete()))
+    # line 2, line 3, what was there before: the slots of labextension/src/view/draw/palette.ts.
+    for color, least in (("#3698f9", 20_000), ("#e69228", 20_000), ("#c6cad0", 20_000)):
+        assert near(image, color).sum() > least
+
+
+def test_a_spike_thinner_than_a_pixel_is_drawn_at_full_height():
+    story = Story()
+    story.old(MIB)
+    for step in range(20_000):
+        size = 100 * MIB if step == 12_345 else 1024
+        story.at(step * 10).free(story.alloc(size))
+    device = analyse_device(story.device(), story.history(), make_documents.context(story, end=200_000))
+    scene = device_scene(device, 400)
+    assert int(scene.total.max()) == device.headline.allocated_peak
+    assert len(scene.x) < 5 * 400
+    assert device.headline.peak_us is not None
+    top = int(np.argmax(scene.total))
+    assert abs(float(scene.x[top]) - float(scene.axis.place(device.headline.peak_us))) < 1e-9
+
+
+def test_bands_sum_to_the_total_everywhere():
+    for source in (make_documents.complete(), make_documents.busy(100)):
+        for device in source.devices:
+            scene = device_scene(device, 300)
+            assert np.array_equal(sum(band.value for band in scene.bands), scene.total)
+
+
+def test_idle_stretches_are_folded_in_the_picture_too():
+    scene = device_scene(make_documents.complete().devices[0], 300)
+    assert len(scene.axis.folds) == 5
+    labels = [label for _, label in time_ticks(scene.axis, START, START + 1_000_000)]
+    assert "0.502 s" in labels
+    assert "0.100 s" not in labels
+
+
+def test_many_owners_share_one_band_and_large_ones_keep_theirs():
+    story = Story()
+    lines = []
+    for line in range(1, 30):
+        lines.append((len(story.events), line))
+        story.alloc(line * MIB)
+    device = analyse_device(
+        story.device(),
+        story.history(),
+        make_documents.context(story, end=10, placement=make_documents.places(story, lines)),
+    )
+    scene = device_scene(device, 300)
+    assert len(scene.bands) == 10
+    assert scene.bands[-1].label == "20 others"
+    assert scene.bands[-1].at_peak == sum(range(1, 21)) * MIB
+
+
+@pytest.mark.parametrize(
+    ("highest", "labels"),
+    [
+        (7.4 * 2**30, ["0", "2 GiB", "4 GiB", "6 GiB"]),
+        (900.0, ["0", "200 B", "400 B", "600 B", "800 B"]),
+        (1.0, ["0", "1 B"]),
+        (1536 * 2**20, ["0", "0.5 GiB", "1 GiB", "1.5 GiB"]),
+    ],
+)
+def test_byte_ticks(highest, labels):
+    assert [label for _, label in byte_ticks(highest)] == labels
+
+
+def test_scripts_that_a_font_holds_are_drawn_and_the_others_leave_the_line_number(monkeypatch):
+    assert fonts.drawable("модель λ") == "модель λ"
+    assert fonts.drawable("tab\tand\u2068isolate") == "tab and isolate"
+    monkeypatch.setattr(fonts, "can_shape", lambda: False)
+    assert fonts.drawable("loss(هدف)") is None
+    assert (
+        _readable("Peak 1.00 GiB at line 4 `loss(هدف)`, nothing stayed.") == "Peak 1.00 GiB at line 4, nothing stayed."
+    )
+    assert fonts.drawable("e\u0301") == "e\u0301"
+
+
+def test_what_no_font_holds_becomes_a_box_or_nothing():
+    private = "\U000f1234"
+    assert fonts.drawable(f"x = 1  # done {private}") == "x = 1  # done □"
+    assert fonts.drawable(private * 3) is None
+
+
+def test_shaping_is_left_to_matplotlib_where_it_can():
+    if not fonts.can_shape():
+        pytest.skip("matplotlib before 3.11 does not shape text")
+    assert fonts.drawable("loss(هدف)") == "loss(هدف)"
