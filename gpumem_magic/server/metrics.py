@@ -130,7 +130,9 @@ def _holders(reading: Reading, owners: Mapping[int, Owner]) -> Iterable[Metric]:
     for device in reading.devices:
         owner_sums: dict[str, int] = {}
         notebook_sums: dict[str, int] = {}
-        for process in device.processes or ():
+        # Where the device itself tells no processes (MIG without privileges), its instances do.
+        slices = [process for instance in device.mig for process in instance.processes]
+        for process in slices if device.processes is None else device.processes:
             owner = owners.get(process.pid)
             if process.used is None:
                 continue
