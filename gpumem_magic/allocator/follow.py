@@ -151,7 +151,7 @@ class Follower:
             if action == _ALLOC:
                 lifetime += 1
                 have = free_at.pop(address, 0)
-                if have < need:
+                if have < need or address in live:
                     sizes.append(need)
                     self._take_oddly(event, address, have, split)
                 elif have - need >= split:
@@ -160,7 +160,7 @@ class Follower:
                     free_end[end + rest] = end
                     sizes.append(need)
                 else:
-                    del free_end[address + have]
+                    free_end.pop(address + have, None)
                     sizes.append(have)
                 live[address] = lifetime
             elif action == _FREE_AT_ONCE and address in live:
@@ -306,7 +306,7 @@ class Follower:
             self._deviate(event, f"{need:,} free bytes at {address:#x}", "an allocation there")
             layout.clear(address, need)
             return
-        if found < address and address - found <= SMALL_LIMIT and found in self._soft_ends:
+        if found < address and address - found <= SMALL_LIMIT and self._is_soft_end(found):
             # The block before it was larger than its request: now its size is certain.
             self._sizes[self._soft_ends.pop(found)] += address - found
             layout.clear(found, address - found)
@@ -317,6 +317,10 @@ class Follower:
         if rest < split:
             self._sizes[-1] = need + rest
         layout.clear(address, self._sizes[-1])
+
+    def _is_soft_end(self, address: int) -> bool:
+        number = self._soft_ends.get(address, -1)
+        return number >= 0 and self._live.get(self.start.blocks[number].address) == number
 
     def _forget_soft(self, number: int) -> bool:
         for end, owner in self._soft_ends.items():

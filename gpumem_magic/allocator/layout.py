@@ -46,7 +46,8 @@ class Layout:
             else:
                 barriers.pop(edge, None)
         if self.free_at.get(start) == size:
-            del self.free_at[start], self.free_end[start + size]
+            del self.free_at[start]
+            self.free_end.pop(start + size, None)
             return True
         self.clear(start, size)
         return False
@@ -87,7 +88,8 @@ class Layout:
     def _cut(self, block: int, start: int, end: int) -> None:
         """Remove [start, end) from inside the free block that begins at `block`."""
         block_end = block + self.free_at.pop(block)
-        del self.free_end[block_end]
+        # Blocks that overlap (a recording that contradicts itself) may have taken the entry.
+        self.free_end.pop(block_end, None)
         if block < start:
             self.free_at[block] = start - block
             self.free_end[start] = block

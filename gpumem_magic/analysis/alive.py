@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpumem_magic.trace.frames import user_frame
+from gpumem_magic.trace.frames import is_native, user_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -153,6 +153,6 @@ def _owner(
         reason = "no Python stack: autograd's thread or C++ code" if has_stacks else "recorded without stacks"
         return None, None, None, reason
     frame = choose(stacks.resolve(number))
-    if frame is None:
+    if frame is None or is_native(frame.filename):
         return None, None, None, "no Python stack: autograd's thread or C++ code"
     return frame.filename, frame.line or None, frame.name, None

@@ -153,7 +153,7 @@ class _Converter:
             backwards = int(np.count_nonzero(np.diff(times) < 0))
             if backwards:
                 self.warnings.append(
-                    f"{key}: time goes backwards at {backwards:,} events; they are shown in the order recorded"
+                    f"{key}: time goes backwards in {backwards:,} places; events are shown in the order recorded"
                 )
 
     def regions(self, annotations: Sequence[Mapping[str, Any]]) -> tuple[Region, ...]:

@@ -23,7 +23,7 @@ _LIBRARY = re.compile(
     r"|[/\\]lib(?:64)?[/\\](?:python|pypy)\d[\d.]*t?[/\\]"
     r"|[/\\][Ll]ib[/\\](?:asyncio|concurrent|contextlib\.py|functools\.py|runpy\.py|threading\.py|unittest)\b"
     r"|[/\\]torchinductor_[^/\\]*[/\\]"
-    r"|^<(?:frozen|eval_with_key|attrs generated|__array_function__|decorator-gen|string|template)\b"
+    r"|^<(?:(?:frozen|attrs generated|__array_function__|decorator-gen)\b[^>]*|eval_with_key|string|template)>"
 )
 _NATIVE = re.compile(r"\.(?:c|cc|cpp|cxx|cu|cuh|h|hh|hpp|hxx|inl|S|pyx|pxd)$|\.(?:so|dylib|dll|pyd)(?:\.[\d.]+)?$")
 # Frames above the cell's own in every stack of a notebook: 20 to 25 of them.

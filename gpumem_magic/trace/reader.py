@@ -33,6 +33,7 @@ MAX_UNPACKED = 8 * 2**30
 _MAX_RATIO = 300
 _FREE_RATIO_BELOW = 256 * 2**20
 _CHUNK = 4 * 2**20
+_HEAD = 32
 
 _GZIP = b"\x1f\x8b"
 _XZ = b"\xfd7zXZ\x00"
@@ -86,7 +87,7 @@ def _read_bytes(path: Path, limit: int) -> bytes:
             kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
             raise SnapshotError(f"{kind}; give the pickle that torch.cuda.memory._dump_snapshot wrote")
         with path.open("rb") as file:
-            head = file.read(8)
+            head = file.read(_HEAD)
             file.seek(0)
             if head.startswith(_GZIP):
                 with gzip.open(file) as packed:
@@ -107,7 +108,7 @@ def _read_bytes(path: Path, limit: int) -> bytes:
 
 
 def _unpack(packed: gzip.GzipFile | lzma.LZMAFile, packed_size: int, limit: int) -> bytes:
-    head = packed.read(8)
+    head = packed.read(_HEAD)
     _check_head(head)
     ceiling = min(limit, max(_FREE_RATIO_BELOW, packed_size * _MAX_RATIO))
     # A BytesIO shares its buffer with getvalue, so that the bytes exist once.
@@ -140,6 +141,20 @@ def _check_head(head: bytes) -> None:
     raise SnapshotError("not a torch memory snapshot: the file does not begin like a pickle (protocols 2 to 5)")
 
 
+# What CPython's unpickler raises over damaged bytes; its documentation names these as examples only.
+_UNREADABLE = (
+    pickle.UnpicklingError,
+    AttributeError,
+    EOFError,
+    KeyError,
+    IndexError,
+    OverflowError,
+    SystemError,
+    TypeError,
+    ValueError,
+)
+
+
 class _PlainUnpickler(pickle.Unpickler):
     """An unpickler that knows no names at all: a snapshot holds none. `check_opcodes` ran before; this is the lock."""
 
@@ -156,6 +171,6 @@ def _load(data: bytes) -> object:
         return _PlainUnpickler(io.BytesIO(data)).load()
     except SnapshotError:
         raise
-    except (EOFError, pickle.UnpicklingError, UnicodeDecodeError, ValueError, IndexError, TypeError) as error:
+    except _UNREADABLE as error:
         message = str(error).split("\n", 1)[0][:120]
         raise SnapshotError(f"not a readable pickle ({message}): copy or write the snapshot again") from error

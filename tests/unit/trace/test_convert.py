@@ -1,0 +1,213 @@
+"""Snapshots of every torch version, as far as their shape is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpumem_magic._errors import SnapshotError
+from gpumem_magic.allocator.replay import history
+from gpumem_magic.trace.convert import from_snapshot
+from gpumem_magic.trace.model import Action, Block, BlockState, Frame, Region
+
+MIB = 2**20
+
+
+def entry(action, addr, size, **more):
+    return {"action": action, "addr": addr, "size": size, "stream": 0, "time_us": 1_000_000, **more}
+
+
+def segment(address, *blocks, **more):
+    """Blocks are (requested, size, state)."""
+    cursor = address
+    listed = []
+    for requested, size, state in blocks:
+        listed.append({"address": cursor, "size": size, "requested_size": requested, "state": state, "frames": []})
+        cursor += size
+    return {
+        "device": 0,
+        "address": address,
+        "total_size": cursor - address,
+        "stream": 0,
+        "segment_type": "small",
+        "blocks": listed,
+        **more,
+    }
+
+
+def test_no_keys_but_the_action_are_needed():
+    trace = from_snapshot({"device_traces": [[{"action": "alloc"}, {"action": "free_completed"}]]})
+    (device,) = trace.devices
+    assert device.events.action.tolist() == [Action.ALLOC, Action.FREE_COMPLETED]
+    assert device.events.time_us.tolist() == [0, 0]
+    assert not device.has_snapshot
+    assert [line[:26] for line in trace.warnings] == ["the snapshot has no segmen", "cuda:0: no times were reco"]
+
+
+def test_unknown_actions_are_counted_and_named():
+    entries = [entry("alloc", 0, 512), entry("teleport", 0, 1), entry("teleport", 0, 1), entry("annex", 0, 1)]
+    trace = from_snapshot({"segments": [], "device_traces": [entries]})
+    assert trace.devices[0].events.action.tolist() == [0, 255, 255, 255]
+    assert trace.warnings == (
+        "cuda:0: 3 events of unknown kinds (annex, teleport) were ignored; the figures leave out what they did",
+    )
+
+
+def test_out_of_memory_entries_have_free_bytes_in_place_of_an_address():
+    oom = {"action": "oom", "device_free": 12345, "size": 1024, "stream": 7, "time_us": 5}
+    trace = from_snapshot({"segments": [], "device_traces": [[], [oom]]})
+    (device,) = trace.devices
+    assert (device.key, device.events.addr[0], device.events.size[0]) == ("cuda:1", 12345, 1024)
+
+
+def test_signed_addresses_become_unsigned():
+    entries = [entry("alloc", -512, 512), entry("free_completed", 2**64 - 512, 512)]
+    trace = from_snapshot({"segments": [], "device_traces": [entries]})
+    assert trace.devices[0].events.addr.tolist() == [2**64 - 512] * 2
+
+
+def test_pools_of_newer_versions():
+    entries = [entry("alloc", 0, 1, pool_id=(0, 0)), entry("alloc", 512, 1, pool_id=[0, 3]), entry("oom", 0, 1)]
+    entries.append(entry("alloc", 1024, 1, pool_id=(0, 3)))
+    trace = from_snapshot({"segments": [], "device_traces": [entries]})
+    (device,) = trace.devices
+    assert device.events.pool.tolist() == [0, 1, -1, 1]
+    assert device.pool_ids == ((0, 0), (0, 3))
+
+
+def test_stacks_are_interned_by_content():
+    def frames():
+        return [{"filename": "a.py", "line": 3, "name": "f"}, {"filename": "b.py", "line": None, "name": "g"}]
+
+    shared = frames()
+    entries = [
+        entry("alloc", 0, 1, frames=shared),
+        entry("alloc", 512, 1, frames=frames()),
+        entry("alloc", 1024, 1),
+        entry("alloc", 1536, 1, frames=[]),
+        entry("alloc", 2048, 1, frames=shared[:1]),
+    ]
+    trace = from_snapshot({"segments": [], "device_traces": [entries]})
+    assert trace.devices[0].events.stack.tolist() == [1, 1, 0, 0, 2]
+    assert trace.stacks.resolve(1) == (Frame("a.py", 3, "f"), Frame("b.py", 0, "g"))
+    assert trace.stacks.resolve(2) == (Frame("a.py", 3, "f"),)
+    assert trace.stacks.resolve(0) == ()
+
+
+def test_blocks_of_old_versions_follow_each_other():
+    old = segment(4096, (0, 512, "active_allocated"), (0, 1024, "inactive"))
+    for block in old["blocks"]:
+        del block["address"], block["requested_size"], block["frames"]
+    old["blocks"][0]["history"] = [
+        {"addr": 4096, "real_size": 77, "frames": [{"filename": "a", "line": 1, "name": "f"}]}
+    ]
+    trace = from_snapshot([old])
+    (found,) = trace.devices[0].segments
+    assert found.blocks == (
+        Block(4096, 512, 77, BlockState.ACTIVE_ALLOCATED, 1),
+        Block(4608, 1024, 1024, BlockState.INACTIVE, 0),
+    )
+
+
+def test_a_list_of_segments_alone_gives_the_state():
+    trace = from_snapshot([segment(0, (100, 512, "active_allocated"), (0, 2 * MIB - 512, "inactive"))])
+    replayed = history(trace.devices[0], trace.settings)
+    assert [int(getattr(replayed, name)[0]) for name in ("allocated", "active", "requested", "reserved")] == [
+        512,
+        512,
+        100,
+        2 * MIB,
+    ]
+    assert replayed.exact
+
+
+def test_states_by_every_name():
+    blocks = [(1, 512, state) for state in ("active_awaiting_free", "active_pending_free", "zombie")]
+    trace = from_snapshot([segment(0, *blocks)])
+    states = [block.state for block in trace.devices[0].segments[0].blocks]
+    assert states == [BlockState.ACTIVE_PENDING_FREE, BlockState.ACTIVE_PENDING_FREE, BlockState.INACTIVE]
+    assert trace.warnings == ("blocks in unknown states (zombie) are counted as inactive",)
+
+
+def test_pinned_host_memory_of_newer_versions():
+    snapshot = {
+        "segments": [],
+        "device_traces": [],
+        "host_traces": [[entry("alloc", 4096, 300), entry("alloc", 8192, 500), entry("free_completed", 8192, 500)]],
+        "host_segments": [{"address": 4096, "size": 300, "state": "active_allocated"}],
+    }
+    trace = from_snapshot(snapshot)
+    (host,) = trace.devices
+    assert (host.key, len(host.events), host.segments[0].blocks[0].size) == ("host", 3, 300)
+    replayed = history(host, trace.settings)
+    assert replayed.allocated.tolist() == [0, 300, 800, 300]
+    assert not replayed.reserved.any()
+
+
+def test_xpu_is_told_by_its_settings():
+    snapshot = {
+        "segments": [],
+        "device_traces": [[entry("alloc", 0, 1)]],
+        "allocator_settings": {"PYTORCH_XPU_ALLOC_CONF": ""},
+    }
+    assert from_snapshot(snapshot).devices[0].key == "xpu:0"
+    assert from_snapshot(snapshot, kind="cuda").devices[0].key == "cuda:0"
+
+
+def test_regions_pair_by_name_and_device():
+    def mark(name, stage, time_us, device=0):
+        return {"name": name, "stage": stage, "device": device, "time_us": time_us}
+
+    marks = [mark("a", "END", 1), mark("a", "START", 2), mark("b", "START", 3), mark("a", "START", 4, 1)]
+    marks += [mark("a", "START", 5), mark("a", "END", 6), mark("a", "END", 7)]
+    trace = from_snapshot({"segments": [], "device_traces": [], "external_annotations": marks})
+    assert trace.regions == (
+        Region("a", 0, None, 1),
+        Region("a", 0, 2, 7),
+        Region("b", 0, 3, None),
+        Region("a", 1, 4, None),
+        Region("a", 0, 5, 6),
+    )
+
+
+def test_time_that_goes_backwards_is_said_and_kept():
+    entries = [entry("alloc", 512 * n, 1) | {"time_us": time} for n, time in enumerate([10, 30, 20, 40])]
+    trace = from_snapshot({"segments": [], "device_traces": [entries]})
+    assert trace.devices[0].events.time_us.tolist() == [10, 30, 20, 40]
+    assert trace.warnings == ("cuda:0: time goes backwards in 1 places; events are shown in the order recorded",)
+
+
+def test_a_full_ring_is_said_when_its_size_is_known():
+    snapshot = {"segments": [], "device_traces": [[entry("alloc", 512 * n, 1) for n in range(5)]]}
+    assert from_snapshot(snapshot, max_entries=6).warnings == ()
+    (line,) = from_snapshot(snapshot, max_entries=5).warnings
+    assert line.startswith("cuda:0: the recording is full (5 events)")
+
+
+@pytest.mark.parametrize("snapshot", [None, 5, "segments", {}, {"device_traces": {"a": 1}}, {"segments": [7]}])
+def test_what_is_no_snapshot_is_refused(snapshot):
+    with pytest.raises(SnapshotError) as caught:
+        from_snapshot(snapshot)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_events_and_no_devices():
+    trace = from_snapshot({"segments": [], "device_traces": [[], []]})
+    assert trace.devices == ()
+    assert trace.warnings == ()
+
+
+def test_columns_have_the_types_of_the_model():
+    events = from_snapshot({"segments": [], "device_traces": [[entry("alloc", 2**63, 1)]]}).devices[0].events
+    types = {
+        name: getattr(events, name).dtype for name in ("action", "addr", "size", "stream", "time_us", "stack", "pool")
+    }
+    assert types == {
+        "action": np.uint8,
+        "addr": np.uint64,
+        "size": np.int64,
+        "stream": np.int64,
+        "time_us": np.int64,
+        "stack": np.int32,
+        "pool": np.int32,
+    }
