@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-pytest_plugins = ["pytest_jupyter.jupyter_server"]
+# `pytest_plugins` is for the topmost conftest only; there it would put its fixtures under every other test too.
+from pytest_jupyter.jupyter_server import *  # noqa: F403
 
 
 @pytest.fixture
