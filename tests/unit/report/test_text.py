@@ -24,7 +24,7 @@ def test_sentence_numbers_and_table():
     )
     assert lines[2] == "  at the peak:"
     assert lines[3].split() == ["1.00", "GiB", "85%", "before", "the", "cell", "██████████▎"]
-    assert lines[4].split()[:5] == ["181", "MiB", "15%", "line", "3"]
+    assert lines[4].split()[:5] == ["176", "MiB", "15%", "line", "3"]
 
 
 def test_top_limits_the_rows_and_the_rest_is_counted():
