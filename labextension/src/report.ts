@@ -12,6 +12,9 @@ type Theme = (typeof THEMES)[number];
 const THEME_KEY = 'gpumem-theme';
 
 function decodeBase64(text: string): Uint8Array {
+  // Newer browsers have it built in, several times as fast.
+  const native = Uint8Array as unknown as { fromBase64?: (text: string) => Uint8Array };
+  if (native.fromBase64 !== undefined) return native.fromBase64(text);
   const binary = atob(text.trim());
   const bytes = new Uint8Array(binary.length);
   for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);

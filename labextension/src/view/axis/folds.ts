@@ -6,7 +6,9 @@ export interface Fold {
 }
 
 /** A stretch without any change is folded when it is longer than this share of all that stays unfolded. */
-const FOLD_SHARE = 0.12;
+const FOLD_SHARE = 0.2;
+/** Ever shorter pauses could each be long for what is left; a picture of folds would be no picture. */
+const MOST_FOLDS = 6;
 /** Width that a fold keeps, as a share of all that stays unfolded: enough for its mark, too little to mislead. */
 export const FOLDED_SHARE = 0.02;
 /** With fewer changes than this the pauses between them are the picture. */
@@ -35,7 +37,7 @@ export function findFolds(times: Float64Array, spanUs: number): Fold[] {
   const folds: Fold[] = [];
   for (const gap of gaps) {
     const length = gap.toUs - gap.fromUs;
-    if (length <= FOLD_SHARE * remaining) break;
+    if (length <= FOLD_SHARE * remaining || folds.length === MOST_FOLDS) break;
     remaining -= length;
     folds.push(gap);
   }

@@ -126,8 +126,9 @@ function drawFold(
   pen.globalAlpha = 0.7;
   pen.fillRect(left, plot.y, right - left, plot.height);
   pen.globalAlpha = 1;
+  pen.globalAlpha = 0.6;
   pen.strokeStyle = colours.muted;
-  pen.setLineDash([]);
+  pen.lineWidth = 1;
   for (const x of [left, right]) {
     pen.beginPath();
     const tooth = 4;

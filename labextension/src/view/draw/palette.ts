@@ -74,7 +74,7 @@ export const DARK: Colours = {
   grid: '#2a2f36',
   accent: '#7ab4ff',
   danger: '#ff8079',
-  slots: ['#1689b0', '#e28755', '#a2d531', '#d66ef4', '#6054d4', '#b9587a', '#4eeef3', '#8e6201', '#86b2a9', '#f7caa6'],
+  slots: ['#b0c1fe', '#f2c52a', '#22f3c4', '#9e7eab', '#575bbd', '#9d5205', '#0f99ee', '#dd873c', '#75b49b', '#a33984'],
   ramp: [
     [244, 222, 120],
     [60, 160, 170],

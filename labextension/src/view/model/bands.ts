@@ -138,11 +138,8 @@ export function makeBanding(recording: Recording, header: Header, by: ColorBy): 
   return {
     by,
     bands,
-    ofLifetime: Uint8Array.from({ length: lifetimes.count }, (_, i) => number[classes.of[i] as number] as number),
-    ofRest: Uint8Array.from(
-      { length: rest?.groups.length ?? 0 },
-      (_, k) => number[classes.ofRest[k] as number] as number
-    )
+    ofLifetime: translate(classes.of, lifetimes.count, number),
+    ofRest: translate(classes.ofRest, rest?.groups.length ?? 0, number)
   };
 }
 
@@ -160,6 +157,13 @@ export function filterBanding(
     ofLifetime: banding.ofLifetime.map((band, i) => (show(band) && (keep === null || keep(i)) ? band : HIDDEN)),
     ofRest: banding.ofRest.map((band, k) => (show(band) && (keepRest === null || keepRest(k)) ? band : HIDDEN))
   };
+}
+
+/** A loop, not `Uint8Array.from`: that one makes a value object for each of a million entries. */
+function translate(of: ArrayLike<number>, count: number, table: ArrayLike<number>): Uint8Array {
+  const out = new Uint8Array(count);
+  for (let i = 0; i < count; i++) out[i] = table[of[i] as number] as number;
+  return out;
 }
 
 interface Classes {
@@ -281,13 +285,18 @@ function ramp(name: string, labels: string[]): Band[] {
 
 const SIZE_LIMITS = [64 * 1024, 1 << 20, 10 << 20, 100 << 20, 1 << 30];
 
+/** 0 above the last limit, `limits.length` up to the first. */
+function classBelow(limits: readonly number[], value: number): number {
+  let nth = limits.length;
+  for (const limit of limits) if (value > limit) nth -= 1;
+  return nth;
+}
+
 function bySize(recording: Recording): { labels: string[]; of: Uint8Array } {
   const { bytes } = recording.lifetimes;
-  const of = Uint8Array.from({ length: bytes.length }, (_, i) => {
-    const size = bytes[i] as number;
-    // The largest come first: at the bottom of the stack they are the calm ground that the small ones stand on.
-    return SIZE_LIMITS.reduce((nth, limit) => nth - (size > limit ? 1 : 0), SIZE_LIMITS.length);
-  });
+  const of = new Uint8Array(bytes.length);
+  // The largest come first: at the bottom of the stack they are the calm ground that the small ones stand on.
+  for (let i = 0; i < bytes.length; i++) of[i] = classBelow(SIZE_LIMITS, bytes[i] as number);
   const bounds = [...SIZE_LIMITS.map(limit => formatBytes(limit))];
   const labels = [
     `over ${bounds.at(-1)}`,
@@ -300,13 +309,17 @@ const DURATIONS_US = [1e3, 1e4, 1e5, 1e6];
 
 function byDuration(recording: Recording): { labels: string[]; of: Uint8Array } {
   const { lifetimes, steps } = recording;
-  const of = Uint8Array.from({ length: lifetimes.count }, (_, i) => {
+  const of = new Uint8Array(lifetimes.count);
+  for (let i = 0; i < lifetimes.count; i++) {
     const end = lifetimes.end[i] as number;
-    if (end === ALIVE) return i < lifetimes.preexisting ? 0 : 1;
-    if (i < lifetimes.preexisting) return 2;
+    const old = i < lifetimes.preexisting;
+    if (end === ALIVE || old) {
+      of[i] = end !== ALIVE ? 2 : old ? 0 : 1;
+      continue;
+    }
     const us = (steps.time[end] as number) - (steps.time[lifetimes.start[i] as number] as number);
-    return 3 + DURATIONS_US.reduce((nth, limit) => nth - (us > limit ? 1 : 0), DURATIONS_US.length);
-  });
+    of[i] = 3 + classBelow(DURATIONS_US, us);
+  }
   const labels = [
     'there throughout',
     'made here, stayed',

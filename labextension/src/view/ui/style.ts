@@ -109,7 +109,8 @@ export const STYLE = `
 table { border-collapse: collapse; width: 100%; font-size: 12.5px; }
 th { position: sticky; top: 0; background: var(--gm-bg); text-align: start; font-weight: 400; font-size: 11px; color: var(--gm-muted); padding: 5px 8px 3px; white-space: nowrap; }
 td { padding: 3px 8px; border-top: 1px solid var(--gm-border); vertical-align: middle; }
-th.n, td.n { text-align: end; white-space: nowrap; }
+th.n, td.n { text-align: end; white-space: nowrap; width: 1%; }
+.plain td.where { width: 90%; }
 td.strong { font-weight: 600; }
 td.where { white-space: nowrap; max-width: 340px; overflow: hidden; text-overflow: ellipsis; }
 td.where .swatch { margin-inline-end: 7px; vertical-align: -1px; }
