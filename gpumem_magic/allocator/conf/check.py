@@ -1,9 +1,6 @@
 """Check a settings string against one release of torch: problems, their place, and the corrected string.
 
-The reader is more lenient than torch's, so that it can say what was meant. What torch itself does with a mistake was
-tried on 2.11 and 2.14 (CUDA builds) and read for the others: a key without a value aborts the process inside
-``import torch`` from 2.9 on, because the string is already split into pairs while the library loads; everything else
-surfaces at the first CUDA use.
+The reader is more lenient than torch's, so that it can say what was meant; `torch_side` says what torch makes of it.
 """
 
 from __future__ import annotations
@@ -14,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumem_magic.allocator.conf.options import ALIASES, NEVER_EXISTED, OPTIONS, REMOVED
+from gpumem_magic.allocator.conf.torch_side import Verdict, torch_verdict
 from gpumem_magic.allocator.conf.values import check_value
 
 if TYPE_CHECKING:
@@ -27,10 +25,6 @@ Value = bool | int | float | str | dict[str, int]
 _NAMES = "|".join(sorted([*OPTIONS, *ALIASES], key=len, reverse=True))
 _SEPARATOR = re.compile(rf"\s*[,;]\s*|[\s:]+(?=(?:{_NAMES})\s*[:=])")
 _LONE_VALUE = re.compile(r"\d[\w.]*|true|false|native|cudaMallocAsync", re.IGNORECASE)
-
-ABORTS = "the process aborts inside `import torch`: a notebook kernel dies without a Python error"
-RAISES = "an error at the first CUDA use"
-NOTHING = "nothing: torch accepts it"
 
 
 class Problem(NamedTuple):
@@ -91,12 +85,12 @@ class _Item(NamedTuple):
 
 
 class _Draft(NamedTuple):
-    """A problem before the corrected string is known."""
+    """A problem before the whole string is known; `then` is None where torch's verdict on the whole counts."""
 
     at: int
     text: str
     message: str
-    then: str
+    then: str | None
 
 
 @dataclass
@@ -110,7 +104,7 @@ class _Reading:
     drafts: list[_Draft]
     notes: list[str]
 
-    def problem(self, at: int, text: str, message: str, then: str = RAISES) -> None:
+    def problem(self, at: int, text: str, message: str, then: str | None = None) -> None:
         self.drafts.append(_Draft(at, text, message, then))
 
 
@@ -130,9 +124,17 @@ def check(text: str, version: TorchVersion) -> Checked:
         _read_item(item, reading)
     _check_pairs(reading)
     corrected = ",".join(f"{name}:{value}" for name, value in reading.written.items())
-    drafts = sorted(reading.drafts)
-    problems = tuple(Problem(*draft, fix=corrected) for draft in drafts)
+    verdict = torch_verdict(text, version.release)
+    problems = tuple(
+        Problem(draft.at, draft.text, draft.message, _consequence(draft, verdict), corrected)
+        for draft in sorted(reading.drafts, key=lambda draft: (draft.at, draft.message))
+    )
     return Checked(text, version, reading.settings, problems, tuple(reading.notes), corrected)
+
+
+def _consequence(draft: _Draft, verdict: Verdict) -> str:
+    """Say what torch does; an abort or an error comes before whatever the mistake would do by itself."""
+    return verdict.value if draft.then is None or verdict is not Verdict.TAKES else draft.then
 
 
 def _unwrap(text: str, reading: _Reading) -> tuple[str, int]:
@@ -140,7 +142,7 @@ def _unwrap(text: str, reading: _Reading) -> tuple[str, int]:
     offset = 0
     match = re.match(r"\s*(?:export\s+|%env\s+|set\s+)?(PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF)\s*=\s*", text)
     if match:
-        reading.problem(0, match[0].strip(), "the variable's own name is part of its value", _pairless(reading))
+        reading.problem(0, match[0].strip(), "the variable's own name is part of its value")
         offset = match.end()
     rest = text[offset:]
     stripped = rest.strip()
@@ -195,31 +197,19 @@ def _split_item(piece: str, at: int) -> _Item:
     return _Item(at + match.end(1), match[2], match[3].strip() or match[3][:1], at + match.end(3), match[4])
 
 
-def _pairless(reading: _Reading) -> str:
-    return ABORTS if reading.version.release >= (2, 9) else RAISES
-
-
 def _read_item(item: _Item, reading: _Reading) -> None:
     option = _find_option(item, reading)
     if item.separator != ":" and item.value:
         shown = item.separator.strip() or " "
-        # From 2.9 on the pair is not split at anything but a colon, so the key stands alone.
-        reading.problem(
-            item.at + len(item.key),
-            shown,
-            f"between a name and its value stands ':', not '{shown}'",
-            _pairless(reading),
-        )
+        reading.problem(item.at + len(item.key), shown, f"between a name and its value stands ':', not '{shown}'")
     if option is None:
         return
     if not item.value:
-        reading.problem(
-            item.at, item.key, f"{option.name} has no value: it takes {option.kind.value}", _pairless(reading)
-        )
+        reading.problem(item.at, item.key, f"{option.name} has no value: it takes {option.kind.value}")
         return
     outcome = check_value(option, item.value, reading.version.release, reading.settings)
     if outcome.message is not None:
-        reading.problem(item.value_at, item.value, outcome.message, outcome.then or RAISES)
+        reading.problem(item.value_at, item.value, outcome.message, outcome.then)
     if outcome.note is not None:
         reading.notes.append(outcome.note)
     if outcome.value is None:
@@ -235,40 +225,37 @@ def _find_option(item: _Item, reading: _Reading) -> Option | None:
     """Return the option meant, noting a problem when its name is not exact or not known to this release."""
     name = ALIASES.get(item.key, item.key)
     option = OPTIONS.get(name)
-    then = RAISES if item.value else _pairless(reading)
     if option is None:
-        option = _guess_option(item, reading, then)
+        option = _guess_option(item, reading)
         if option is None:
             return None
     if option.since > reading.version.release:
         since = ".".join(map(str, option.since))
-        reading.problem(
-            item.at, item.key, f"{option.name} needs torch {since} or newer, this is {reading.version}", then
-        )
+        reading.problem(item.at, item.key, f"{option.name} needs torch {since} or newer, this is {reading.version}")
         return None
     return option
 
 
-def _guess_option(item: _Item, reading: _Reading, then: str) -> Option | None:
+def _guess_option(item: _Item, reading: _Reading) -> Option | None:
     plain = item.key.lower().replace("-", "_")
     if plain in REMOVED:
-        reading.problem(item.at, item.key, f"{plain} no longer exists: {REMOVED[plain]}", then)
+        reading.problem(item.at, item.key, f"{plain} no longer exists: {REMOVED[plain]}")
         return None
     if plain in NEVER_EXISTED:
         instead = NEVER_EXISTED[plain]
         hint = f"; what exists is {instead}" if instead else ""
-        reading.problem(item.at, item.key, f"there is no option '{item.key}' in any version of torch{hint}", then)
+        reading.problem(item.at, item.key, f"there is no option '{item.key}' in any version of torch{hint}")
         return None
     if not item.key:
-        reading.problem(item.at, item.value or item.separator, "a value without a name", then)
+        reading.problem(item.at, item.value or item.separator, "a value without a name")
         return None
     near = [plain] if plain in OPTIONS else difflib.get_close_matches(plain, OPTIONS, n=1, cutoff=0.75)
     if not near and f"{plain}_mb" in OPTIONS:
         near = [f"{plain}_mb"]
     if not near:
-        reading.problem(item.at, item.key, f"there is no option '{item.key}' in any version of torch", then)
+        reading.problem(item.at, item.key, f"there is no option '{item.key}' in any version of torch")
         return None
-    reading.problem(item.at, item.key, f"there is no option '{item.key}': the nearest real one is {near[0]}", then)
+    reading.problem(item.at, item.key, f"there is no option '{item.key}': the nearest real one is {near[0]}")
     return OPTIONS[near[0]]
 
 
@@ -281,7 +268,7 @@ def _check_pairs(reading: _Reading) -> None:
             item.at,
             f"{item.key}{item.separator}{item.value}",
             "max_split_size_mb must not meet expandable_segments: reserved memory can grow without bound",
-            NOTHING,
+            "torch takes both",
         )
         del settings["max_split_size_mb"], reading.written["max_split_size_mb"]
     if settings.get("backend") == "cudaMallocAsync":

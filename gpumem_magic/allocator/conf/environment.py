@@ -84,13 +84,13 @@ class Environment:
 def from_environment(environ: Mapping[str, str], version: TorchVersion) -> Environment:
     """Find the variable that torch `version` reads.
 
-    ``PYTORCH_ALLOC_CONF`` exists since 2.9. With both set, 2.9 to 2.11 prefer it and 2.12 on prefer
-    ``PYTORCH_CUDA_ALLOC_CONF`` (tried on 2.13 and 2.14; 2.12 by reading).
+    ``PYTORCH_ALLOC_CONF`` exists since 2.9. With both set ``PYTORCH_CUDA_ALLOC_CONF`` wins (tried on 2.11, 2.13 and
+    2.14).
     """
     rocm = version.build.startswith("rocm")
     order = [_CUDA]
     if version.release >= (2, 9):
-        order.insert(0 if version.release <= (2, 11) else 1, _COMMON)
+        order.append(_COMMON)
     if rocm or version.release >= (2, 13):
         order.append(_HIP)
     present = [name for name in order if environ.get(name)]

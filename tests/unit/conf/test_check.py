@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from gpumem_magic._errors import BadUsageError
 from gpumem_magic.allocator.conf import OPTIONS, TorchVersion, check, from_environment
-from gpumem_magic.allocator.conf.check import ABORTS, NOTHING, RAISES
+from gpumem_magic.allocator.conf.torch_side import Verdict, torch_verdict
 
+ABORTS, RAISES, TAKES = (verdict.value for verdict in Verdict)
 T211 = TorchVersion(2, 11)
 T28 = TorchVersion(2, 8)
 
@@ -27,12 +28,12 @@ T28 = TorchVersion(2, 8)
         ("'expandable_segments:True'", 0, "'", RAISES, "expandable_segments:True"),
         ("expandable_segments:True,,max_non_split_rounding_mb:64", 25, ",", RAISES, None),
         ("roundup_power2_divisions:3", 25, "3", RAISES, "roundup_power2_divisions:2"),
-        ("roundup_power2_divisions:[256:1,512:2", 25, "[256:1,512:2", RAISES, "roundup_power2_divisions:[256:1,512:2]"),
+        ("roundup_power2_divisions:[256:1,512:2", 25, "[256:1,512:2", ABORTS, "roundup_power2_divisions:[256:1,512:2]"),
         (
             "max_split_size_mb:128,expandable_segments:True",
             0,
             "max_split_size_mb:128",
-            NOTHING,
+            "torch takes both",
             "expandable_segments:True",
         ),
     ],
@@ -127,7 +128,7 @@ def test_any_string_is_answered_and_its_correction_is_accepted(text):
     [
         ("2.11", {}, None, 0),
         ("2.11", {"PYTORCH_CUDA_ALLOC_CONF": "a"}, "PYTORCH_CUDA_ALLOC_CONF", 0),
-        ("2.11", {"PYTORCH_CUDA_ALLOC_CONF": "a", "PYTORCH_ALLOC_CONF": "b"}, "PYTORCH_ALLOC_CONF", 1),
+        ("2.11", {"PYTORCH_CUDA_ALLOC_CONF": "a", "PYTORCH_ALLOC_CONF": "b"}, "PYTORCH_CUDA_ALLOC_CONF", 1),
         ("2.14", {"PYTORCH_CUDA_ALLOC_CONF": "a", "PYTORCH_ALLOC_CONF": "b"}, "PYTORCH_CUDA_ALLOC_CONF", 1),
         ("2.8", {"PYTORCH_ALLOC_CONF": "b"}, None, 1),
         ("2.9.1", {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, "PYTORCH_ALLOC_CONF", 1),
@@ -143,3 +144,46 @@ def test_the_variable_that_counts(version, environ, variable, notes):
 def test_a_bad_version_is_bad_usage():
     with pytest.raises(BadUsageError, match=r"write for example 2\.11"):
         TorchVersion.parse("newest")
+
+
+# What torch 2.11 (CUDA 13.0) did with each on an H200: the process's end, or its first CUDA allocation's.
+SEEN_ON_2_11 = {
+    "": "TAKES",
+    " expandable_segments : True , ": "TAKES",
+    "expandable_segments:True\n": "TAKES",
+    "max_split_size_mb:20": "TAKES",
+    "max_split_size_mb:128MB": "TAKES",
+    "max_split_size_mb:1GB": "RAISES",
+    "max_split_size_mb:10": "RAISES",
+    "max_split_size_mb=128": "ABORTS",
+    "max_split_size_mb,128": "TAKES",
+    "max_split_size_mb": "ABORTS",
+    "caching_allocator": "ABORTS",
+    "nmalloc:3": "RAISES",
+    "expandable_segments:true": "RAISES",
+    "expandable_segments:1": "RAISES",
+    "expandable_segments:True;garbage_collection_threshold:0.8": "ABORTS",
+    "expandable_segments:True garbage_collection_threshold:0.8": "ABORTS",
+    "expandable_segments:True:garbage_collection_threshold:0.8": "TAKES",
+    "expandable_segments:True,,garbage_collection_threshold:0.8": "RAISES",
+    "'expandable_segments:True'": "RAISES",
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True": "RAISES",
+    "garbage_collection_threshold:1.5": "RAISES",
+    "roundup_power2_divisions:3": "RAISES",
+    "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]": "TAKES",
+    "roundup_power2_divisions:[256:1,512:2": "ABORTS",
+    "roundup_power2_divisions:[256:3]": "RAISES",
+    "max_split_size_mb:64,max_split_size_mb:128": "TAKES",
+    "large_segment_size_mb:64,max_split_size_mb:32": "RAISES",
+    "throw_on_cudamalloc_oom:True": "RAISES",
+    "pinned_num_register_threads:3": "RAISES",
+    "backend:pooled": "RAISES",
+    "max_split_size_mb:128,expandable_segments:True": "TAKES",
+}
+
+
+@pytest.mark.parametrize("text", SEEN_ON_2_11)
+def test_torch_ends_as_it_was_seen_to(text):
+    assert torch_verdict(text, (2, 11)) is Verdict[SEEN_ON_2_11[text]]
+    if SEEN_ON_2_11[text] != "TAKES":
+        assert Verdict[SEEN_ON_2_11[text]].value in {problem.then for problem in check(text, T211).problems}
