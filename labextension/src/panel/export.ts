@@ -55,10 +55,15 @@ function escaped(text: string): string {
 /** The panel as it stands, unfolded, without scripts and without requests. */
 export function panelHtml(panel: HTMLElement, title: string, timeUs: number): string {
   const copy = panel.cloneNode(true) as HTMLElement;
-  for (const node of copy.querySelectorAll(
-    '.gpumem-tool,.gpumem-more,.gpumem-copy,.gpumem-cursor,.gpumem-status,.gpumem-caret'
-  )) {
+  const when = new Date(timeUs / 1000).toISOString();
+  // The application's layout sets position and size here.
+  copy.removeAttribute('style');
+  for (const node of copy.querySelectorAll('.gpumem-tool,.gpumem-more,.gpumem-copy,.gpumem-cursor,.gpumem-caret')) {
     node.remove();
+  }
+  for (const node of copy.querySelectorAll('.gpumem-status')) {
+    node.removeAttribute('data-kind');
+    node.textContent = when;
   }
   for (const node of copy.querySelectorAll<HTMLElement>('.gpumem-body')) {
     node.hidden = false;
@@ -76,17 +81,17 @@ export function panelHtml(panel: HTMLElement, title: string, timeUs: number): st
   }
   const rules = ownRules();
   const light = document.body.dataset.jpThemeLight !== 'false';
-  const when = new Date(timeUs / 1000).toISOString();
   return [
     '<!DOCTYPE html>',
     '<html><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">',
     `<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">`,
     `<title>${escaped(title)} ${when}</title>`,
     `<style>:root{${themeVariables(rules)};font:13px system-ui,sans-serif}`,
-    'body{margin:0 auto;max-width:1100px;background:var(--jp-layout-color1)}[hidden]{display:none!important}',
-    `${rules.replaceAll('</', '<\\/')}</style></head>`,
-    `<body data-jp-theme-light="${light}"><p class="gpumem-panel" style="height:auto">${escaped(when)}</p>`,
-    `${copy.outerHTML}</body></html>\n`
+    'body{margin:0 auto;max-width:1100px;background:var(--jp-layout-color1)}',
+    rules.replaceAll('</', '<\\/'),
+    '.gpumem-panel{height:auto}.gpumem-status::before{display:none}',
+    '</style></head>',
+    `<body data-jp-theme-light="${light}">${copy.outerHTML}</body></html>\n`
   ].join('\n');
 }
 

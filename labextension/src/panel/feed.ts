@@ -15,6 +15,9 @@ import type { ClientMessage } from './protocol';
 const NAMESPACE = 'gpumem-magic';
 const RETRY_FIRST_MS = 1000;
 const RETRY_MOST_MS = 30_000;
+/** After a laptop's sleep a socket may look open for minutes: this many intervals without a word, and it is given up. */
+const SILENT_INTERVALS = 5;
+const SILENT_LEAST_MS = 10_000;
 
 class HttpError extends Error {
   constructor(readonly status: number) {
@@ -47,6 +50,7 @@ export class Feed implements IDisposable {
     }
     document.removeEventListener('visibilitychange', this._onVisibility);
     window.clearTimeout(this._retry);
+    window.clearTimeout(this._watchdog);
     this._poll.dispose();
     this._close();
   }
@@ -70,14 +74,6 @@ export class Feed implements IDisposable {
     }
   }
 
-  /** Try again at once. */
-  retry(): void {
-    window.clearTimeout(this._retry);
-    this._retry = undefined;
-    this._attempt = 0;
-    this._connect();
-  }
-
   private _update(): void {
     const looking = this._views.size > 0 && !document.hidden;
     if (looking === this._looking || this.isDisposed) {
@@ -85,6 +81,7 @@ export class Feed implements IDisposable {
     }
     this._looking = looking;
     this._send({ type: 'visible', visible: looking });
+    this._watch();
     if (!looking) {
       return;
     }
@@ -114,13 +111,26 @@ export class Feed implements IDisposable {
       this._attempt = 0;
       this._sendSettings();
       this._send({ type: 'visible', visible: this._looking });
+      this._watch();
       void this._requestHistory();
     };
     socket.onmessage = event => this._receive(event.data);
     socket.onclose = () => this._lost(socket);
   }
 
+  /** Expect a message before long, if one is to come at all. */
+  private _watch(): void {
+    window.clearTimeout(this._watchdog);
+    const socket = this._socket;
+    if (socket && this._open && this._looking) {
+      const interval = this._model.state?.intervalMs ?? this._model.settings.intervalMs;
+      const patience = Math.max(SILENT_LEAST_MS, SILENT_INTERVALS * interval);
+      this._watchdog = window.setTimeout(() => this._lost(socket), patience);
+    }
+  }
+
   private _receive(data: unknown): void {
+    this._watch();
     try {
       const message = parseMessage(String(data));
       if (message) {
@@ -165,6 +175,7 @@ export class Feed implements IDisposable {
     const socket = this._socket;
     this._socket = null;
     this._open = false;
+    window.clearTimeout(this._watchdog);
     if (socket) {
       socket.onopen = socket.onmessage = socket.onclose = null;
       socket.close();
@@ -240,4 +251,5 @@ export class Feed implements IDisposable {
   private _open = false;
   private _attempt = 0;
   private _retry: number | undefined;
+  private _watchdog: number | undefined;
 }

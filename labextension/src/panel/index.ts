@@ -8,7 +8,7 @@ import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator, type TranslationBundle } from '@jupyterlab/translation';
 import { Alarm } from './alarm';
 import { Command } from './commands';
-import { download, historyCsv, panelHtml } from './export';
+import { download, historyCsv } from './export';
 import { Feed } from './feed';
 import { formatPair, formatPercent } from './format';
 import { gpuMemoryIcon } from './icon';
@@ -69,12 +69,7 @@ function addCommands(app: JupyterFrontEnd, model: MonitorModel, trans: Translati
   commands.addCommand(Command.exportHtml, {
     label: trans.__('Save GPU Memory Panel as HTML'),
     isEnabled: () => model.state !== null && panel.isVisible,
-    execute: () =>
-      download(
-        `gpu-memory-${stamp()}.html`,
-        'text/html',
-        panelHtml(panel.node, trans.__('GPU memory'), model.state?.timeUs ?? 0)
-      )
+    execute: () => download(`gpu-memory-${stamp()}.html`, 'text/html', panel.toHtml())
   });
   commands.addCommand(Command.settings, {
     label: trans.__('GPU Memory Settings…'),

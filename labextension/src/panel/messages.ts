@@ -2,6 +2,7 @@
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Connection } from './model';
+import { processesOf } from './owners';
 import type { KernelState, State } from './protocol';
 import { VERSION } from './version';
 
@@ -104,9 +105,36 @@ export function serverMessage(trans: TranslationBundle, connection: Connection, 
   }
 }
 
-/** Why there is no device to see, with the next step. */
-export function driverMessage(state: State | null): Message | null {
-  return state?.problem ? { level: 'info', text: state.problem, command: null } : null;
+/** Why there is no device to see, or why its processes are nobody's, with the next step. */
+export function driverMessage(
+  trans: TranslationBundle,
+  state: State | null,
+  labels: ReadonlyMap<string, string>
+): Message | null {
+  if (state?.problem) {
+    return { level: 'info', text: state.problem, command: null };
+  }
+  const foreign = state?.devices.flatMap(processesOf).find(process => process.owner === 'foreign');
+  if (!state || !foreign) {
+    return null;
+  }
+  const open = state.kernels.filter(kernel => kernel.opensDevice).map(kernel => labels.get(kernel.id) ?? kernel.name);
+  const reason = foreign.missing.name ?? trans.__('the driver gives PIDs that mean nothing inside this container');
+  return {
+    level: 'info',
+    text:
+      open.length > 0
+        ? trans.__(
+            'Processes cannot be matched to notebooks: %1. Kernels that have a device open: %2.',
+            reason,
+            open.join(', ')
+          )
+        : trans.__(
+            'Processes cannot be matched to notebooks: %1. None of this server’s kernels has a device open.',
+            reason
+          ),
+    command: null
+  };
 }
 
 /** What is to be installed in a kernel's own environment; null when nothing, or when nobody looked. */

@@ -260,8 +260,20 @@ describe('messages', () => {
   });
 
   it('pass on why there is no device', () => {
-    expect(driverMessage({ ...state, problem: 'No driver.' })?.text).toBe('No driver.');
-    expect(driverMessage(state)).toBeNull();
+    expect(driverMessage(trans, { ...state, problem: 'No driver.' }, new Map())?.text).toBe('No driver.');
+    expect(driverMessage(trans, state, new Map())).toBeNull();
+  });
+
+  it('name the kernels that have a device open where PIDs cannot be matched', () => {
+    const processes = [{ pid: 9, used: 1, owner: 'foreign', missing: { name: 'host PIDs' } }];
+    const kernels = [
+      { ...kernel('a', 'a.ipynb'), opensDevice: true },
+      { ...kernel('b', 'b.ipynb'), opensDevice: false }
+    ];
+    const inside = parseState(wire(1, [device(0, { processes })], kernels));
+    expect(driverMessage(trans, inside, kernelLabels(inside.kernels))?.text).toBe(
+      'Processes cannot be matched to notebooks: host PIDs. Kernels that have a device open: a.ipynb.'
+    );
   });
 });
 

@@ -7,6 +7,7 @@ import { MenuSvg } from '@jupyterlab/ui-components';
 import type { Message } from '@lumino/messaging';
 import { type Menu, Widget } from '@lumino/widgets';
 import { Command } from './commands';
+import { panelHtml } from './export';
 import { gpuMemoryIcon } from './icon';
 import type { MonitorModel } from './model';
 import type { Actions } from './views/context';
@@ -44,6 +45,13 @@ export class GpuMemoryPanel extends Widget {
 
   set active(value: ActiveNotebook | null) {
     this._view.active = value;
+  }
+
+  /** The panel as a document of its own. */
+  toHtml(): string {
+    const { model, trans } = this._options;
+    this._view.drawAll();
+    return panelHtml(this.node, trans.__('GPU memory'), model.state?.timeUs ?? 0);
   }
 
   override dispose(): void {

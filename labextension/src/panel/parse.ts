@@ -56,7 +56,9 @@ function process(value: Fields): ProcessState {
     kernelId: text(value.kernelId),
     missing: reasons(value.missing),
     command: text(value.command),
-    startedUs: number(value.startedUs)
+    startedUs: number(value.startedUs),
+    notebooks: texts(value.notebooks),
+    terminal: text(value.terminal)
   };
 }
 
@@ -108,7 +110,8 @@ function kernel(value: Fields): KernelState {
       type: text(notebook.type) ?? ''
     })),
     missing: reasons(value.missing),
-    python: text(value.python)
+    python: text(value.python),
+    opensDevice: typeof value.opensDevice === 'boolean' ? value.opensDevice : null
   };
   if ('package' in value) {
     state.package = text(value.package);

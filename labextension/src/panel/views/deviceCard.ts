@@ -154,7 +154,10 @@ export class DeviceCard implements ItemView<DeviceState> {
     setHidden(this._silence, !silent);
     if (silent) {
       const reason = device.missing.memoryTotal ?? device.missing.memoryUsed ?? Object.values(device.missing)[0];
-      setText(this._silence, reason ?? trans.__('This device gives no values, and no reason.'));
+      setText(
+        this._silence,
+        reason ? trans.__('No values: %1.', reason) : trans.__('This device gives no values, and no reason.')
+      );
     }
     this._throttle.sync([...new Set(device.throttle)].map(reason => trans.__('Clocks held back: %1', reason)));
     setHidden(this._throttle.parent, device.throttle.length === 0);
@@ -179,9 +182,9 @@ export class DeviceCard implements ItemView<DeviceState> {
     }
   }
 
-  /** Draw the graph anew: the server's history came in, or the card was unfolded. */
-  redraw(): void {
-    if (this._device && this.card.expanded) {
+  /** Draw the graph anew: the server's history came in, or the card was unfolded. Not while folded, unless `always`. */
+  redraw(always = false): void {
+    if (this._device && (always || this.card.expanded)) {
       this._draw(this._device, true);
     }
   }

@@ -57,8 +57,8 @@ export class HostCard {
     }
   }
 
-  redraw(): void {
-    if (this._state && this.card.expanded) {
+  redraw(always = false): void {
+    if (this._state && (always || this.card.expanded)) {
       this._draw(this._state, true);
     }
   }

@@ -11,6 +11,11 @@ import { Value } from './value';
 
 /** Foreign processes beyond this many are folded: a shared machine has dozens. */
 const SHOWN_OTHERS = 5;
+/** A kernel's own PID and its first workers; data loaders come by the dozen. */
+const SHOWN_CHILDREN = 3;
+
+/** A longer second line is cut off by the style sheet (two lines at 220 px), and told in full by the tooltip. */
+const LONG_DETAIL = 56;
 
 class OwnerView implements ItemView<OwnerRow> {
   readonly node = element('li', 'gpumem-row');
@@ -41,7 +46,9 @@ class OwnerView implements ItemView<OwnerRow> {
     setHidden(this._link, !linked);
     setHidden(this._plain, linked);
     this._bytes.set(row.bytes === null ? null : bytesText(this._context, row.bytes), row.reason);
-    setText(this._sub, this._detail(row));
+    const detail = this._detail(row);
+    setText(this._sub, detail);
+    setAttribute(this._sub, 'data-tip', detail.length > LONG_DETAIL ? detail : null);
     const actionable = row.kernelId !== null || row.processes.some(process => process.pid > 0);
     setHidden(this._more, !actionable);
     setAttribute(this._more, 'aria-label', trans.__('Actions for %1', title));
@@ -56,52 +63,57 @@ class OwnerView implements ItemView<OwnerRow> {
     if (process?.owner === 'server') {
       return trans.__('The Jupyter server itself');
     }
+    if (process?.owner === 'orphan' && process.notebooks?.[0]) {
+      return trans.__('Left by %1', process.notebooks.map(path => path.split('/').pop()).join(', '));
+    }
     return process?.name ?? trans.__('PID %1', String(process?.pid ?? '?'));
   }
 
   /** The second line: PIDs, names, and what a tired person needs to know about this one. */
   private _detail(row: OwnerRow): string {
+    return (row.kind === 'kernel' ? this._kernelDetail(row) : this._processDetail(row.processes[0])).join(' · ');
+  }
+
+  private _kernelDetail(row: OwnerRow): string[] {
     const { model, trans } = this._context;
-    const [process] = row.processes;
-    const words: string[] = [];
-    if (row.kind === 'kernel') {
-      words.push(...row.processes.slice(0, 3).map(child => this._pid(child, row.processes.length > 1)));
-      if (row.processes.length > 3) {
-        words.push(
-          trans._n('%1 more process', '%1 more processes', row.processes.length - 3, row.processes.length - 3)
-        );
-      }
-      const state = model.kernel(row.kernelId)?.executionState;
-      if (state) {
-        words.push(this._state(state));
-      }
-      return words.join(' · ');
-    }
+    const more = row.processes.length - SHOWN_CHILDREN;
+    const state = model.kernel(row.kernelId)?.executionState;
+    return [
+      ...row.processes.slice(0, SHOWN_CHILDREN).map(child => this._pid(child, row.processes.length > 1)),
+      ...(more > 0 ? [trans._n('%1 more process', '%1 more processes', more, more)] : []),
+      ...(state ? [this._state(state)] : [])
+    ];
+  }
+
+  private _processDetail(process: ProcessState | undefined): string[] {
     if (!process) {
-      return '';
+      return [];
     }
-    words.push(trans.__('PID %1', String(process.pid)));
-    const nowUs = model.state?.timeUs ?? 0;
-    const age = process.startedUs ? trans.__('since %1', formatAge((nowUs - process.startedUs) / 1e6)) : null;
+    const { model, trans } = this._context;
+    const ageUs = process.startedUs ? (model.state?.timeUs ?? 0) - process.startedUs : null;
+    return [
+      trans.__('PID %1', String(process.pid)),
+      this._whose(process),
+      process.name === null && process.owner !== 'foreign' ? process.missing.name : null,
+      ageUs === null ? null : trans.__('since %1', formatAge(ageUs / 1e6)),
+      process.command === process.name ? null : process.command
+    ].filter(word => typeof word === 'string');
+  }
+
+  private _whose(process: ProcessState): string | null {
+    const { trans } = this._context;
     switch (process.owner) {
       case 'terminal':
-        words.push(trans.__('from a terminal of this server'));
-        break;
+        return process.terminal
+          ? trans.__('from terminal %1', process.terminal)
+          : trans.__('from a terminal of this server');
       case 'orphan':
-        words.push(trans.__('its kernel is gone'));
-        break;
+        return trans.__('its kernel is gone');
       case 'foreign':
-        words.push(trans.__('outside this container'));
-        break;
+        return trans.__('outside this container');
       default:
-        break;
+        return null;
     }
-    words.push(
-      ...[age, process.command && process.command !== process.name ? process.command : null].filter(
-        w => w !== null && w !== undefined
-      )
-    );
-    return words.join(' · ');
   }
 
   private _pid(process: ProcessState, withBytes: boolean): string {

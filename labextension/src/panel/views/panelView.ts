@@ -29,6 +29,7 @@ export class PanelView implements IDisposable {
     this._notebook = new NotebookSection(_context);
     this._host = new HostCard(_context);
     const cards = element('div', 'gpumem-cards');
+    cards.addEventListener('click', () => this._labelFold());
     this._devices = new KeyedList<DeviceState>(
       cards,
       device => device.uuid ?? `index ${device.index}`,
@@ -69,6 +70,14 @@ export class PanelView implements IDisposable {
     }
   }
 
+  /** Draw what is folded, too: for an export, which shows everything. */
+  drawAll(): void {
+    for (const card of this._cards()) {
+      card.redraw(true);
+    }
+    this._host.redraw(true);
+  }
+
   private _onChange(_: unknown, change: Change): void {
     if (!this._visible) {
       return;
@@ -91,7 +100,7 @@ export class PanelView implements IDisposable {
   }
 
   private _all(): void {
-    const { model, trans } = this._context;
+    const { model } = this._context;
     const { state } = model;
     this._messages();
     this._notebook.update(this._active);
@@ -101,15 +110,21 @@ export class PanelView implements IDisposable {
       this._host.update(state);
     }
     setHidden(this._fold, model.devices.length < 2);
-    setText(this._fold, trans.__('Fold'));
-    setAttribute(this._fold, 'aria-label', trans.__('Fold or unfold all devices'));
+    this._labelFold();
+  }
+
+  private _labelFold(): void {
+    const { trans } = this._context;
+    const unfold = [...this._cards()].every(view => !view.card.expanded);
+    setText(this._fold, unfold ? trans.__('Unfold') : trans.__('Fold'));
+    setAttribute(this._fold, 'aria-label', unfold ? trans.__('Unfold all devices') : trans.__('Fold all devices'));
   }
 
   private _messages(): void {
     const { model, trans } = this._context;
     const { connection, state } = model;
     this._server.update(serverMessage(trans, connection, state));
-    this._driver.update(driverMessage(state));
+    this._driver.update(driverMessage(trans, state, model.labels));
     const live = connection.kind === 'live';
     this.node.classList.toggle('gpumem-stale', !live && state !== null);
     setAttribute(this._status, 'data-kind', connection.kind);
@@ -143,6 +158,7 @@ export class PanelView implements IDisposable {
     for (const card of cards) {
       card.chosen = unfold;
     }
+    this._labelFold();
   }
 
   private *_cards(): IterableIterator<DeviceCard> {
