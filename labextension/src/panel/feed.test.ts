@@ -126,7 +126,7 @@ describe('the feed', () => {
     socket().onopen?.();
     await vi.advanceTimersByTimeAsync(10);
     const settled = requests.length;
-    await vi.advanceTimersByTimeAsync(10_000);
+    await vi.advanceTimersByTimeAsync(8000);
     expect(requests.length).toBe(settled);
   });
 
