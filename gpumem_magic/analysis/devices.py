@@ -349,7 +349,7 @@ def analyse_device(device: DeviceTrace, history: History, context: DeviceContext
         groups, peak_rows = _lost_peak_rows(groups, headline.allocated_peak)
     reading = context.after or context.before
     oom = last_oom(device)
-    markers = event_markers(device, history)
+    markers = event_markers(device, history, context.stacks)
     if context.truncated:
         markers = (Marker(context.start_us, "overflow", "events before this point were lost"), *markers)
     return DeviceAnalysis(

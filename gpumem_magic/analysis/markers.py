@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from gpumem_magic.trace.model import Action
 
 if TYPE_CHECKING:
     from gpumem_magic.allocator.history import History
-    from gpumem_magic.trace.model import DeviceTrace
+    from gpumem_magic.trace.model import DeviceTrace, StackTable
 
 __all__ = ["event_markers", "last_oom"]
 
@@ -41,13 +41,14 @@ def _oom_markers(device: DeviceTrace) -> list[Marker]:
     return markers
 
 
-def _release_markers(device: DeviceTrace, history: History) -> list[Marker]:
-    """Mark each run of returned segments; one that an allocation of a segment follows at once was a retry's.
+def _release_markers(device: DeviceTrace, history: History, stacks: StackTable) -> list[Marker]:
+    """Mark each run of returned segments, and say what returned them as far as the recording tells.
 
-    ``empty_cache()`` and the allocator's own retry leave the same events. A retry happens inside one allocation, so
-    the next event is the new segment (or the out-of-memory event).
+    ``empty_cache()`` and the allocator's own retry leave the same events. A retry happens inside one allocation: the
+    next event is the new segment (or the out-of-memory event), from the same place in the program.
     """
-    action = device.events.action
+    events = device.events
+    action = events.action
     released = (action == Action.SEGMENT_FREE) | (action == Action.SEGMENT_UNMAP)
     if not released.any():
         return []
@@ -56,17 +57,21 @@ def _release_markers(device: DeviceTrace, history: History) -> list[Marker]:
     for first, last in zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True):
         returned = int(history.reserved[first]) - int(history.reserved[last])
         following = int(action[last]) if last < len(action) else -1
-        retry = following in {Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM}
-        text = f"{format_bytes(returned)} of cached segments returned to the driver"
-        text += ", then a new segment: a retry, or empty_cache() just before" if retry else ": empty_cache()"
-        markers.append(
-            (returned, Marker(int(device.events.time_us[first]), "retry" if retry else "segment_free", text))
-        )
+        by, into = int(events.stack[first]), int(events.stack[last]) if last < len(action) else -1
+        by_program = any(frame.name == "empty_cache" for frame in stacks.resolve(by))
+        retry = not by_program and following in {Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM}
+        cause = "empty_cache()"
+        if retry:
+            certain = following == Action.OOM or by == into != 0
+            cause = "the allocator's retry" if certain else "the allocator's retry, or empty_cache() just before"
+        text = f"{format_bytes(returned)} of cached segments returned to the driver: {cause}"
+        kind: Literal["retry", "segment_free"] = "retry" if retry else "segment_free"
+        markers.append((returned, Marker(int(events.time_us[first]), kind, text)))
     markers.sort(key=lambda pair: -pair[0])
     return [marker for _, marker in markers[:_MOST]]
 
 
-def event_markers(device: DeviceTrace, history: History) -> tuple[Marker, ...]:
+def event_markers(device: DeviceTrace, history: History, stacks: StackTable) -> tuple[Marker, ...]:
     """Return the marks of a device's events in time order.
 
     Parameters
@@ -75,5 +80,7 @@ def event_markers(device: DeviceTrace, history: History) -> tuple[Marker, ...]:
         The events.
     history
         Their replay.
+    stacks
+        Stacks of the trace.
     """
-    return tuple(sorted(_oom_markers(device)[-_MOST:] + _release_markers(device, history)))
+    return tuple(sorted(_oom_markers(device)[-_MOST:] + _release_markers(device, history, stacks)))
