@@ -17,6 +17,7 @@ from typing import Any
 
 from gpumem_magic.magics import tools
 from gpumem_magic.magics.gpumem import GpumemMagics
+from gpumem_magic.recording.ticker import shut_down
 
 __all__ = ["load", "unload"]
 
@@ -49,6 +50,7 @@ def unload(shell: Any) -> None:
     shell.events.unregister("pre_run_cell", magics.session.before_cell)
     shell.input_transformers_cleanup.remove(magics.session.strip_magic)
     tools.unregister(shell)
+    shut_down()
     manager = shell.magics_manager
     for kind, name in (("line", "gpumem"), ("cell", "gpumem"), ("line", _MISPLACED)):
         manager.magics[kind].pop(name, None)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import sys
-import uuid
 from typing import Any
 
 from gpumem_magic.widget import can_show_widgets
@@ -24,7 +24,7 @@ class LiveLine:
         self._publisher = shell.display_pub
         # Terminal shells print every display on a line of its own.
         self._is_kernel = hasattr(shell, "kernel")
-        self._id = uuid.uuid4().hex
+        self._id = os.urandom(16).hex()
         self._shown = False
 
     @property

@@ -11,12 +11,13 @@ from gpumem_magic._format import format_bytes, format_count
 from gpumem_magic.magics.interrupts import interrupt_deferred
 from gpumem_magic.magics.live import LiveLine
 from gpumem_magic.magics.show import show_report
-from gpumem_magic.recording.model import Cell, Note, Outcome
+from gpumem_magic.recording.model import Cell, Note
 from gpumem_magic.recording.notes import one_line
+from gpumem_magic.recording.outcome import classify
 from gpumem_magic.recording.recorder import Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Container, Hashable
 
     from gpumem_magic.magics.arguments import Request
     from gpumem_magic.magics.code import Compiled
@@ -38,8 +39,8 @@ class Measurement:
         The running IPython shell.
     request
         What the magic's line asks for.
-    is_notebook_code
-        Whether code with this file name belongs to the notebook.
+    cells
+        Returns the file names of the notebook's cells.
 
     Attributes
     ----------
@@ -53,13 +54,13 @@ class Measurement:
         Lines of the cell above the body that another magic compiles by itself; 0 without such a magic.
     """
 
-    def __init__(self, shell: Any, request: Request, is_notebook_code: Callable[[str], bool]) -> None:
+    def __init__(self, shell: Any, request: Request, cells: Callable[[], Container[str]]) -> None:
         self.hooks = ExitStack()
         self.again: Compiled | None = None
         self.lines_above = 0
         self._shell = shell
         self.request = request
-        self._is_notebook_code = is_notebook_code
+        self._cells = cells
         self._live = LiveLine(shell)
         self._runs = 0
         self._is_running = False
@@ -84,13 +85,13 @@ class Measurement:
         """Note that the text ran `runs` times (more)."""
         self._runs += runs
 
-    def finish(self, outcome: Outcome, error: str | None, cell: Cell) -> None:
-        """Stop recording; show nothing yet."""
+    def finish(self, error: BaseException | None, cell: Cell) -> None:
+        """Stop recording, with the exception that ended the text, if any; show nothing yet."""
         self._recorder.end()
         self._is_running = False
         with interrupt_deferred():
             self.hooks.close()
-            recording = self._recorder.stop(cell, outcome, error)
+            recording = self._recorder.stop(cell, *classify(error))
             self._live.clear()
         if recording.marks is not None and cell.filenames and self.lines_above:
             recording = replace(recording, marks=_lowered(recording.marks, cell.filenames[0], self.lines_above))
@@ -99,7 +100,7 @@ class Measurement:
     def abandon(self) -> None:
         """Stop without a report."""
         if self._is_running:
-            self.finish(Outcome.OK, None, Cell(execution_count=None, label=None, source=""))
+            self.finish(None, Cell(execution_count=None, label=None, source=""))
         self._recording = None
 
     def show(self, cell_key: Hashable = None) -> None:
@@ -127,7 +128,9 @@ class Measurement:
     def _start_marks(self) -> LineMarks:
         from gpumem_magic.recording import marks
 
-        watch = marks.start(self._is_notebook_code, progress=self._recorder.allocations)
+        watch = marks.start(
+            lambda filename: filename in self._cells() or filename in MAGIC_CODE, progress=self._recorder.allocations
+        )
         if watch.transformer is not None:
             transformers = self._shell.ast_transformers
             transformers.append(watch.transformer)

@@ -15,16 +15,15 @@ from IPython.core.inputtransformer2 import classic_prompt, ipython_prompt, leadi
 
 from gpumem_magic.magics.arguments import find_magic_line
 from gpumem_magic.magics.code import compile_body, execution_count
-from gpumem_magic.magics.measurement import MAGIC_CODE, Measurement
 from gpumem_magic.magics.timeit_runs import counted_timeit
-from gpumem_magic.recording.model import Cell
-from gpumem_magic.recording.outcome import classify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from gpumem_magic.magics.arguments import Request
     from gpumem_magic.magics.code import Body
+    from gpumem_magic.magics.measurement import Measurement
+    from gpumem_magic.recording.model import Cell
 
 __all__ = ["Session"]
 
@@ -88,7 +87,7 @@ class Session:
         request = None if found is None else self._request(found.arguments)
         if found is None or request is None:
             return
-        measurement = Measurement(self._shell, request, self._is_notebook_code)
+        measurement = self._measurement(request)
         self._frames[-1].native = measurement
         rest = lines[found.at + 1 :]
         following = _first_line(rest)
@@ -109,7 +108,7 @@ class Session:
                 measurement.abandon()
             else:
                 error = KeyboardInterrupt() if result is None else result.error_in_exec
-                measurement.finish(*classify(error), self._cell(measurement, frame, result))
+                measurement.finish(error, self._cell(measurement, frame, result))
         if self._closing is not None and self.is_idle:
             self._closing()
         cell = self._cell_id(frame.info)
@@ -163,7 +162,7 @@ class Session:
             if known.again is None:
                 known.again = compile_body(self._shell, body)
             return known.again.run(self._shell, local_ns)
-        measurement = Measurement(self._shell, request, self._is_notebook_code)
+        measurement = self._measurement(request)
         frame.nested[key] = measurement
         try:
             return self._run_first(measurement, body, local_ns)
@@ -191,9 +190,15 @@ class Session:
             raise
         finally:
             cell = self._describe(measurement, body.shown, execution_count(self._shell), filenames)
-            measurement.finish(*classify(error), cell)
+            measurement.finish(error, cell)
             # A name that refers to the exception would keep the frame and its tensors alive.
             del error
+
+    def _measurement(self, request: Request) -> Measurement:
+        # The recorder comes with the first measured cell, not with the extension: half of what loading would cost.
+        from gpumem_magic.magics.measurement import Measurement
+
+        return Measurement(self._shell, request, self._cells)
 
     # -- helpers ---------------------------------------------------------------------------------------------------
 
@@ -221,9 +226,6 @@ class Session:
                     measurement.abandon()
                 return frame
         return None
-
-    def _is_notebook_code(self, filename: str) -> bool:
-        return filename in self._cells() or filename in MAGIC_CODE
 
     def _cell_id(self, info: Any) -> str | None:
         """Return the front end's name of the cell, where it gives one."""
@@ -253,6 +255,8 @@ class Session:
             for name, count in self._cells().items()
             if name not in filenames and count < len(history)
         }
+        from gpumem_magic.recording.model import Cell
+
         return Cell(
             execution_count=number,
             label=measurement.request.record.label,

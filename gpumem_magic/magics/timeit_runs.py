@@ -5,8 +5,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.magics import execution
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -19,6 +17,8 @@ def counted_timeit(count: Callable[[int], None]) -> Iterator[None]:
 
     The timer is asked for whole batches ("run it 1000 times"), so nothing is added inside what it times.
     """
+    from IPython.core.magics import execution
+
     timer: Any = execution.Timer
     original = timer.timeit
 

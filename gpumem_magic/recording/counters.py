@@ -11,7 +11,7 @@ from gpumem_magic.recording.source import Evidence
 if TYPE_CHECKING:
     from gpumem_magic.recording.notes import Notes
 
-__all__ = ["CountersSource", "other_accelerator", "other_readings"]
+__all__ = ["CountersSource", "other_readings"]
 
 _NO_PEAK = "this allocator keeps no peak"
 
@@ -39,17 +39,6 @@ class CountersSource:
     def stop(self, started_us: int, ended_us: int) -> Evidence:  # noqa: ARG002 - the protocol's signature
         """Return nothing: there were no events."""
         return Evidence()
-
-
-def other_accelerator(torch: Any) -> str | None:
-    """Return ``"mps"`` or ``"xpu"`` when this torch can use one, without initialising it; else None."""
-    mps = getattr(getattr(torch, "backends", None), "mps", None)
-    if mps is not None and mps.is_available():
-        return "mps"
-    xpu = getattr(torch, "xpu", None)
-    if xpu is not None and hasattr(xpu, "is_initialized") and xpu.is_initialized():
-        return "xpu"
-    return None
 
 
 def other_readings(torch: Any, kind: str) -> tuple[DeviceReading, ...]:

@@ -17,7 +17,6 @@ import itertools
 import re
 import threading
 from collections import deque
-from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from gpumem_magic._format import format_count
 from gpumem_magic.recording.model import SourceKind
 from gpumem_magic.recording.quiet import stderr_without
 from gpumem_magic.recording.source import Evidence
+from gpumem_magic.recording.ticker import call_every
 from gpumem_magic.trace.collector import paused_collector
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from gpumem_magic.recording.notes import Notes
+    from gpumem_magic.recording.ticker import Tick
     from gpumem_magic.trace.model import Trace
 
 __all__ = ["CpuSource"]
@@ -101,8 +102,9 @@ class CpuSource:
         self._thread = 0
         self._originals: dict[str, Any] = {}
         self._blocks: list[Any] = []
-        self._watch: threading.Thread | None = None
-        self._stop_watch = threading.Event()
+        self._watch: Tick | None = None
+        self._base = 0
+        self._counting = False
 
     def start(self) -> None:
         """Start torch's profiler, unless the user's own is running."""
@@ -117,17 +119,16 @@ class CpuSource:
             self._thread = threading.get_ident()
             self._enable()
             self._give_way_to_others()
-            self._watch = threading.Thread(target=self._watch_size, name="gpumem-cpu-events", daemon=True)
-            self._watch.start()
+            self._base = _resident_bytes()
+            self._watch = call_every(_WATCH_SECONDS, self._look)
 
     def stop(self, started_us: int, ended_us: int) -> Evidence:
         """Stop the profiler and turn what it saw into a trace."""
-        self._stop_watch.set()
         with self._notes.guard("stopping the CPU recording"):
+            if self._watch is not None:
+                self._watch.cancel()
             self._restore()
             self._collect()
-        if self._watch is not None:
-            self._watch.join()
         if self.kind is not SourceKind.CPU:
             return Evidence()
         trace: Trace | None = None
@@ -159,7 +160,7 @@ class CpuSource:
             self._running = True
             said = held()
             while self._blocks and held() == said:
-                self._blocks.pop()
+                del self._blocks[-10:]
 
     def _collect(self) -> None:
         """Stop the profiler and keep its events, at most `max_entries` in all."""
@@ -213,33 +214,28 @@ class CpuSource:
 
     # -- bounding --------------------------------------------------------------------------------------------------
 
-    def _watch_size(self) -> None:
+    def _look(self) -> bool:
         """Count the events when the process has grown by as much as the allowed number of them would take.
 
         The profiler cannot be asked how many it holds, and only its own thread can stop it, so the count is taken on
         the main thread between two bytecodes. Nothing of that thread is lost: it allocates nothing meanwhile.
         """
-        base = _resident_bytes()
-        while not self._stop_watch.wait(_WATCH_SECONDS):
-            if not self._running:
-                return
-            room = self._max_entries - len(self._rows)
-            if _resident_bytes() - base < room * _BYTES_AN_EVENT:
-                continue
-            counted = threading.Event()
-            _jobs.append(partial(self._count, counted))
-            if ctypes.pythonapi.Py_AddPendingCall(_PENDING_CALL, None) == 0:
-                while not counted.wait(_WATCH_SECONDS) and not self._stop_watch.is_set():
-                    pass
-            base = _resident_bytes()
+        room = self._max_entries - len(self._rows)
+        if self._running and not self._counting and _resident_bytes() - self._base >= room * _BYTES_AN_EVENT:
+            self._counting = True
+            _jobs.append(self._count)
+            ctypes.pythonapi.Py_AddPendingCall(_PENDING_CALL, None)
+        return self._running
 
-    def _count(self, counted: threading.Event) -> None:
-        if self._running and threading.get_ident() == self._thread and not self._stop_watch.is_set():
+    def _count(self) -> None:
+        # A recording of another thread than the main one cannot be counted, and so not bounded, from here.
+        if self._running and threading.get_ident() == self._thread:
             with self._notes.guard("counting the CPU events"):
                 self._collect()
                 if not self._truncated:
                     self._enable()
-        counted.set()
+            self._base = _resident_bytes()
+            self._counting = False
 
 
 def _allocations(nodes: list[Any]) -> Iterator[tuple[int, int, int]]:

@@ -34,15 +34,10 @@ if TYPE_CHECKING:
     from gpumem_magic.recording.options import RecordOptions
     from gpumem_magic.trace.model import Trace
 
-__all__ = ["CudaSource", "has_history", "snapshot"]
+__all__ = ["CudaSource", "snapshot"]
 
 # Both spellings of the C function behind torch.cuda.memory._record_memory_history; the second serves a bool `enabled`.
 _RECORD = ("_cuda_record_memory_history", "_cuda_record_memory_history_legacy")
-
-
-def has_history(torch: Any) -> bool:
-    """Tell whether this torch was built with an allocator that keeps a history, without touching a device."""
-    return hasattr(torch._C, _RECORD[0])
 
 
 @contextmanager

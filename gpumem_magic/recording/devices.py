@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic._errors import BadUsageError
-from gpumem_magic.recording.counters import other_accelerator
-from gpumem_magic.recording.cuda import has_history
 from gpumem_magic.recording.imports import finished_module
 
 if TYPE_CHECKING:
     from gpumem_magic.recording.options import RecordOptions
 
-__all__ = ["Target", "check_device", "choose_target"]
+__all__ = ["Target", "check_device", "choose_target", "has_history"]
 
 
 class Target(enum.Enum):
@@ -24,6 +22,11 @@ class Target(enum.Enum):
     CPU = "cpu"
     MPS = "mps"
     XPU = "xpu"
+
+
+def has_history(torch: Any) -> bool:
+    """Tell whether this torch was built with an allocator that keeps a history, without touching a device."""
+    return hasattr(torch._C, "_cuda_record_memory_history")
 
 
 def _cuda_is_likely(torch: Any) -> bool:
@@ -54,8 +57,11 @@ def choose_target(torch: Any, *, wants_cpu: bool) -> Target:
         return Target.CPU
     if _cuda_is_likely(torch):
         return Target.CUDA
-    other = other_accelerator(torch)
-    return Target(other) if other is not None else Target.CPU
+    mps = getattr(torch.backends, "mps", None)
+    if mps is not None and mps.is_available():
+        return Target.MPS
+    xpu = getattr(torch, "xpu", None)
+    return Target.XPU if xpu is not None and xpu.is_initialized() else Target.CPU
 
 
 def check_device(options: RecordOptions) -> None:

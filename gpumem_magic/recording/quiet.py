@@ -7,7 +7,7 @@ import sys
 import tempfile
 import warnings
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 __all__ = ["stderr_without"]
 
 _STDERR = 2
+
+
+def _held_lines() -> IO[bytes]:
+    # In memory where there is such a thing: 10 µs in place of 0.2 ms.
+    create = getattr(os, "memfd_create", None)
+    return tempfile.TemporaryFile() if create is None else os.fdopen(create("gpumem-stderr"), "w+b")
 
 
 @contextmanager
@@ -43,7 +49,7 @@ def stderr_without(is_noise: Callable[[bytes], bool]) -> Iterator[Callable[[], i
     except OSError:  # no descriptor 2, as under pythonw: nothing to keep clean
         yield lambda: 0
         return
-    with tempfile.TemporaryFile() as held, warnings.catch_warnings():
+    with _held_lines() as held, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             os.dup2(held.fileno(), _STDERR)

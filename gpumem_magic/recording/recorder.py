@@ -266,7 +266,7 @@ class Recorder:
     # -- the live line ---------------------------------------------------------------------------------------------
 
     def _sample(self) -> list[Sample]:
-        """Read NVML and the allocator's counters; on the sampler's thread."""
+        """Read NVML and the allocator's counters; on the ticker's thread."""
         attached = self._attached
         if attached is None or attached.target is Target.CPU:
             reading = cpu_reading()

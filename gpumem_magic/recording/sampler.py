@@ -1,22 +1,25 @@
 """The live line of a long cell, and the samples behind it.
 
-One thread, woken seven times a second, for cells of more than half a second. It reads NVML and the allocator's
+Seven times a second on the ticker's thread, for cells of more than half a second. It reads NVML and the allocator's
 counters and never calls the CUDA runtime, because a graph capture may be under way.
 """
 
 from __future__ import annotations
 
-import threading
+import contextvars
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gpumem_magic._format import format_bytes, format_duration
+from gpumem_magic.recording.ticker import call_every
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gpumem_magic.recording.model import Sample
     from gpumem_magic.recording.notes import Notes
+    from gpumem_magic.recording.ticker import Tick
 
 __all__ = ["Sampler", "live_line"]
 
@@ -25,8 +28,6 @@ _PERIOD_SECONDS = 0.14
 # Hours of training must not fill memory: above this, every second sample is dropped and half as many are kept from
 # there on.
 _MOST_SAMPLES = 20_000
-# Printing may block on a slow front end; the cell's end does not wait for it longer than this.
-_JOIN_SECONDS = 2.0
 
 
 def live_line(samples: Sequence[Sample], seconds: float, totals: dict[str, int]) -> str:
@@ -67,7 +68,7 @@ class Sampler:
     Parameters
     ----------
     read
-        Returns one sample per device; called on the sampler's thread.
+        Returns one sample per device; called on the ticker's thread.
     show
         Shows the samples (seconds since the start beside them); None for no live line.
     notes
@@ -84,35 +85,37 @@ class Sampler:
         self._read = read
         self._show = show
         self._notes = notes
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="gpumem-sampler", daemon=True)
         self._keep_every = 1
+        self._turn = 0
+        self._began = 0.0
+        self._tick: Tick | None = None
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Sample from half a second on."""
+        self._began = time.monotonic()
+        # Display messages find their cell through context variables.
+        tick = partial(contextvars.copy_context().run, self._sample)
+        self._tick = call_every(_PERIOD_SECONDS, tick, delay=_DELAY_SECONDS)
 
     def stop(self) -> tuple[Sample, ...]:
-        """End the thread and return the samples in time order."""
-        self._stopping.set()
-        self._thread.join(_JOIN_SECONDS)
+        """End sampling and return the samples in time order."""
+        if self._tick is not None:
+            self._tick.cancel()
         return tuple(self.samples)
 
-    def _run(self) -> None:
-        began = time.monotonic()
-        period = _DELAY_SECONDS
-        turn = 0
+    def _sample(self) -> bool:
+        went_well = False
         with self._notes.guard("the live line"):
-            while not self._stopping.wait(period):
-                period = _PERIOD_SECONDS
-                now = self._read()
-                if turn % self._keep_every == 0:
-                    self.samples += now
-                turn += 1
-                if len(self.samples) > _MOST_SAMPLES:
-                    self._thin()
-                if self._show is not None and not self._stopping.is_set():
-                    self._show(now, time.monotonic() - began)
+            now = self._read()
+            if self._turn % self._keep_every == 0:
+                self.samples += now
+            self._turn += 1
+            if len(self.samples) > _MOST_SAMPLES:
+                self._thin()
+            if self._show is not None and self._tick is not None and not self._tick.cancelled:
+                self._show(now, time.monotonic() - self._began)
+            went_well = True
+        return went_well  # noqa: RET504 - the guard swallows what goes wrong above
 
     def _thin(self) -> None:
         times = sorted({sample.time_us for sample in self.samples})

@@ -61,7 +61,8 @@ def test_tensors_are_attributed_and_counted(kernel):
 def test_profilers_chatter_stays_out_and_the_users_stderr_in(kernel):
     cell = kernel.run("old = [torch.ones(8) for _ in range(500)]")
     cell = kernel.run(
-        "%%gpumem\nimport os, sys\ndel old\ny = torch.ones(4) + 1\nos.write(2, b'from C\\n')\nprint('from Python', file=sys.stderr);"
+        "%%gpumem\nimport os, sys\ndel old\ny = torch.ones(4) + 1\nos.write(2, b'from C\\n')\n"
+        "print('from Python', file=sys.stderr)"
     )
     assert "from Python" in cell.text("stderr")
     assert "from C" in cell.text("stderr")

@@ -100,7 +100,9 @@ def test_an_interrupted_cell_reports(kernel):
 
 
 def test_an_interrupted_await_reports(kernel):
-    source = "%%gpumem\nimport asyncio\nheld = torch.ones(512, 1024)\nawait asyncio.sleep(60)"
+    source = (
+        "%%gpumem\nimport asyncio\nheld = torch.ones(512, 1024)\nfor _ in range(600):\n    await asyncio.sleep(0.1)"
+    )
     cell = kernel.run(source, during=lambda client: press_stop(client, 1.5))
     assert cell.kinds[-1] == "report"
     assert "2.00 MiB" in cell.report

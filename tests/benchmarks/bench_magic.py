@@ -1,0 +1,151 @@
+"""What measuring costs: loading, a cell that allocates nothing, a plain loop, tiny CPU steps. Prints ratios.
+
+``python tests/benchmarks/bench_magic.py``: medians of interleaved rounds, with the range of the middle half.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROUNDS = 15
+TINY_STEPS = 26_000  # five allocations each: 130,000
+
+
+def spread(values: list[float], unit: float = 1.0) -> str:
+    """Write median and middle half."""
+    quarters = statistics.quantiles(values, n=4)
+    return f"{statistics.median(values) * unit:.2f} ({quarters[0] * unit:.2f} to {quarters[2] * unit:.2f})"
+
+
+def row(name: str, goal: str, value: str) -> None:
+    """Print one result."""
+    print(f"{name:58} {value:32} goal {goal}", flush=True)
+
+
+def loading() -> None:
+    """Time ``%load_ext`` in fresh processes with IPython up."""
+    code = (
+        "import time, sys\n"
+        "from IPython.core.interactiveshell import InteractiveShell\n"
+        "ip = InteractiveShell.instance()\n"
+        "t = time.perf_counter()\n"
+        "ip.run_line_magic('load_ext', 'gpumem_magic')\n"
+        "print(time.perf_counter() - t, 'torch' in sys.modules)\n"
+    )
+    times = []
+    for _ in range(7):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        seconds, torch = done.stdout.split()
+        assert torch == "False"
+        times.append(float(seconds))
+    row("%load_ext gpumem_magic, ms", "50", spread(times, 1e3))
+
+
+class Kernel:
+    """A kernel driven by hand, to time from request to idle."""
+
+    def __init__(self) -> None:
+        from jupyter_client.manager import KernelManager
+
+        self.manager = KernelManager(kernel_name="python3")
+        self.manager.start_kernel(cwd=tempfile.mkdtemp())
+        self.client: Any = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+
+    def run(self, code: str) -> float:
+        """Run a cell; return seconds from request to idle."""
+        began = time.perf_counter()
+        ours = self.client.execute(code)
+        while True:
+            message = self.client.get_iopub_msg(timeout=300)
+            if message["parent_header"].get("msg_id") != ours:
+                continue
+            if message["msg_type"] == "error":
+                raise RuntimeError(message["content"]["evalue"])
+            if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
+                return time.perf_counter() - began
+
+    def stop(self) -> None:
+        """End the kernel."""
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+def compared(kernel: Kernel, body: str, rounds: int = ROUNDS, **magics: str) -> dict[str, list[float]]:
+    """Time a body bare and under magics, interleaved."""
+    times: dict[str, list[float]] = {"bare": [], **{name: [] for name in magics}}
+    for magic in ("", *magics.values()):
+        kernel.run(f"{magic}\n{body}".strip())
+    for _ in range(rounds):
+        for name, magic in (("bare", ""), *magics.items()):
+            times[name].append(kernel.run(f"{magic}\n{body}".strip()))
+    return times
+
+
+def in_kernel() -> None:
+    """Time cells in a real kernel."""
+    kernel = Kernel()
+    kernel.run("import torch\n%load_ext gpumem_magic")
+    first = kernel.run("%%gpumem\nx = 1")
+    row("first measured cell, allocates nothing, ms", "", f"{first * 1e3:.1f}")
+    times = compared(kernel, "x = 1 + 1", rounds=60, measured="%%gpumem")
+    more = [measured - bare for bare, measured in zip(times["bare"], times["measured"], strict=True)]
+    row("cell that allocates nothing: more, ms", "5", spread(more, 1e3))
+    loop = "s = 0\nfor i in range(6_000_000):\n    s += i & 3"
+    times = compared(kernel, loop, rounds=5, lines="%%gpumem", none="%%gpumem --stacks none")
+    for name in ("lines", "none"):
+        ratios = [measured / bare for bare, measured in zip(times["bare"], times[name], strict=True)]
+        row(f"plain loop of 6 M iterations, stacks {name}: ratio", "1.05", spread(ratios))
+    steps = (
+        "import time\nx = torch.randn(16, 16)\nbegan = time.perf_counter()\n"
+        f"for i in range({TINY_STEPS}):\n    y = (x @ x).relu() + 1\n"
+        "print(time.perf_counter() - began)"
+    )
+    tiny_steps(kernel, steps)
+    kernel.stop()
+
+
+def tiny_steps(kernel: Kernel, steps: str) -> None:
+    """Time the loop from inside, so that its end can be told from what follows it."""
+    inside: dict[str, list[float]] = {"bare": [], "lines": [], "none": []}
+    after: dict[str, list[float]] = {"bare": [], "lines": [], "none": []}
+    for number in range(ROUNDS + 1):
+        for name, magic in (("bare", ""), ("lines", "%%gpumem"), ("none", "%%gpumem --stacks none")):
+            source = steps.replace("print(time.perf_counter() - began)", "took = time.perf_counter() - began")
+            whole = kernel.run(f"{magic}\n{source}".strip())
+            seconds = value(kernel, "took")
+            if number:  # the first round warms up
+                inside[name].append(seconds)
+                after[name].append(whole - seconds)
+    for name in ("lines", "none"):
+        ratios = [measured / bare for bare, measured in zip(inside["bare"], inside[name], strict=True)]
+        row(f"CPU, {5 * TINY_STEPS:,} allocations in tiny steps, stacks {name}: ratio", "1.15", spread(ratios))
+        row(f"  from the last step to the report, stacks {name}, s", "1.5", spread(after[name]))
+
+
+def value(kernel: Kernel, name: str) -> float:
+    """Read a number from the kernel."""
+    reply = kernel.client.execute_interactive(
+        "", silent=True, user_expressions={"v": name}, output_hook=lambda _message: None, timeout=60
+    )
+    return float(reply["content"]["user_expressions"]["v"]["data"]["text/plain"])
+
+
+def main() -> None:
+    """Run everything."""
+    parts: tuple[Callable[[], None], ...] = (loading, in_kernel)
+    for part in parts:
+        part()
+
+
+if __name__ == "__main__":
+    main()
