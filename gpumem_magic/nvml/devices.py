@@ -62,7 +62,10 @@ def read_memory(session: Session, handle: Handle) -> Memory | Absence:
         return second
     # Also after an unknown error, which the second version gave on a WSL driver where the first worked.
     first = session.ask(handle, "nvmlDeviceGetMemoryInfo")
-    return first if isinstance(first, Absence) else _plausible(Memory(first.total, first.used, first.free, None))
+    if isinstance(first, Absence):
+        return first
+    # With nvitop or gpustat in the process, this name gives the second version's fields.
+    return _plausible(Memory(first.total, first.used, first.free, getattr(first, "reserved", None)))
 
 
 def _plausible(memory: Memory) -> Memory | Absence:

@@ -209,6 +209,9 @@ class Session:
                 return Absence(code, reason(code, text=str(error)))
             except UnicodeDecodeError:
                 return Absence(None, "the driver's answer is not text")
+            except (TypeError, AttributeError, OSError) as error:
+                # nvitop and gpustat put functions of their own, with other parameters, into the binding.
+                return Absence(None, f"another package has changed NVIDIA's binding ({error})")
 
     def _start(self, now: float) -> None:
         self._retry_at = now + RETRY_SECONDS

@@ -402,3 +402,26 @@ int nvmlDeviceGetMigDeviceHandleByIndex(void *handle, unsigned index, void **out
   *out = make_handle(target.device, (int)index);
   return leave(OK);
 }
+
+/* --- what other monitors ask (benchmarks) ------------------------------------------------------------------------ */
+
+#define UNSUPPORTED_CALL(name) \
+  int name(void *handle) { ENTER(handle) return leave(NOT_SUPPORTED); }
+UNSUPPORTED_CALL(nvmlDeviceGetPciInfo_v3)
+UNSUPPORTED_CALL(nvmlDeviceGetEncoderUtilization)
+UNSUPPORTED_CALL(nvmlDeviceGetDecoderUtilization)
+UNSUPPORTED_CALL(nvmlDeviceGetClockInfo)
+UNSUPPORTED_CALL(nvmlDeviceGetMaxClockInfo)
+UNSUPPORTED_CALL(nvmlDeviceGetFanSpeed)
+UNSUPPORTED_CALL(nvmlDeviceGetPowerManagementLimit)
+UNSUPPORTED_CALL(nvmlDeviceGetDisplayActive)
+UNSUPPORTED_CALL(nvmlDeviceGetDisplayMode)
+UNSUPPORTED_CALL(nvmlDeviceGetDriverModel)
+UNSUPPORTED_CALL(nvmlDeviceGetDriverModel_v2)
+UNSUPPORTED_CALL(nvmlDeviceGetPersistenceMode)
+UNSUPPORTED_CALL(nvmlDeviceGetPerformanceState)
+UNSUPPORTED_CALL(nvmlDeviceGetComputeMode)
+UNSUPPORTED_CALL(nvmlDeviceGetCudaComputeCapability)
+UNSUPPORTED_CALL(nvmlDeviceGetProcessUtilization)
+UNSUPPORTED_CALL(nvmlDeviceGetBAR1MemoryInfo)
+UNSUPPORTED_CALL(nvmlDeviceGetSerial)

@@ -13,7 +13,7 @@ from pytest_jupyter.jupyter_server import *  # noqa: F403
 
 
 @pytest.fixture
-def jp_server_config():
+def jp_server_config():  # type: ignore[no-redef]
     return {
         "ServerApp": {"jpserver_extensions": {"gpumem_magic": True, "jupyter_server_terminals": True}},
         "GpumemMonitor": {"interval": 0.2},

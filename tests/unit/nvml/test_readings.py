@@ -226,3 +226,16 @@ def test_reading_starts_nothing_but_nvml():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ)
     assert done.stdout == "[]\n"
+
+
+def test_binding_that_another_monitor_has_patched(session, monkeypatch):
+    import pynvml
+
+    # As gpustat and nvitop do: one parameter, the second version's fields.
+    true_call = pynvml.nvmlDeviceGetMemoryInfo
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lambda handle: true_call(handle, pynvml.nvmlMemory_v2))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerUsage", lambda: 1)
+    device = read_one(session)
+    assert device.memory == Memory(150754820096, 3773628416, 146336251904, 644939776)
+    assert device.power_w is None
+    assert "another package" in device.missing["power_w"]

@@ -1,0 +1,328 @@
+"""What the monitor costs: calls and wall time a tick, the server's response with ten clients, memory over an hour.
+
+``python tests/benchmarks/bench_monitor.py [--seconds S] [--rounds N] [--json]``. Runs over the fake NVML with the
+per-call delays measured on an H200 (tests/fake_nvml; delays below); where ``nvitop`` and ``gpustat`` are importable
+they are measured over the same library in the same run. Ratios and their spread count, seconds are this machine's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import json
+import logging
+import os
+import secrets
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Microseconds a call on an H200, driver 580. Process lists are asked twice (size, then entries): half each.
+DELAYS = {
+    "nvmlDeviceGetMemoryInfo": 8,
+    "nvmlDeviceGetMemoryInfo_v2": 8,
+    "nvmlDeviceGetUtilizationRates": 2,
+    "nvmlDeviceGetTemperature": 2,
+    "nvmlDeviceGetPowerUsage": 2,
+    "nvmlDeviceGetCurrentClocksEventReasons": 2,
+    "nvmlDeviceGetComputeRunningProcesses_v3": 20,
+    "nvmlDeviceGetGraphicsRunningProcesses_v3": 15,
+    "nvmlDeviceGetMigMode": 79,
+    "nvmlDeviceGetTotalEccErrors": 3,
+    "nvmlDeviceGetTotalEnergyConsumption": 2300,
+    "nvmlDeviceGetPcieThroughput": 20500,
+}
+FAST = ("MemoryInfo_v2", "UtilizationRates", "Temperature", "PowerUsage")
+
+
+def load_build() -> Any:
+    spec = importlib.util.spec_from_file_location("fake_nvml_build", ROOT / "tests" / "fake_nvml" / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def devices(count: int) -> dict[str, Any]:
+    mine = {"pid": os.getpid(), "used": 1 << 30}
+    return {"count": count, "delay_us": DELAYS, "devices": [{"processes": [mine]} for _ in range(count)]}
+
+
+def quantiles(seconds: list[float]) -> dict[str, float]:
+    ordered = sorted(seconds)
+    return {
+        "p50_ms": 1e3 * statistics.median(ordered),
+        "p95_ms": 1e3 * ordered[int(0.95 * (len(ordered) - 1))],
+        "max_ms": 1e3 * ordered[-1],
+    }
+
+
+def bench_ticks(fake: Any, count: int, ticks: int = 400) -> dict[str, Any]:
+    """Read alone, as the poller's thread does it."""
+    from gpumem_magic.nvml.reader import Reader
+    from gpumem_magic.nvml.session import Session
+
+    fake.control(devices(count))
+    session = Session()
+    reader = Reader(session)
+    reader.read(0)
+    fake.reset_calls()
+    walls, busy = [], time.process_time()
+    for tick in range(1, ticks + 1):
+        began = time.perf_counter()
+        reader.read(tick)
+        walls.append(time.perf_counter() - began)
+    busy = time.process_time() - busy
+    calls = fake.calls()
+    session.close()
+    fast = sum(calls[f"nvmlDeviceGet{name}"] for name in FAST)
+    return {
+        "devices": count,
+        "fast_calls_per_tick_and_device": fast / ticks / count,
+        "all_calls_per_tick_and_device": sum(calls.values()) / ticks / count,
+        **quantiles(walls),
+        "cpu_ms": 1e3 * busy / ticks,
+    }
+
+
+def bench_peers(fake: Any, count: int) -> list[dict[str, Any]]:
+    fake.control(devices(count))
+    found = []
+    for name, take in (("nvitop", nvitop_snapshot), ("gpustat", gpustat_query)):
+        if importlib.util.find_spec(name) is None:
+            continue
+        take()
+        fake.reset_calls()
+        walls = []
+        for _ in range(10):
+            began = time.perf_counter()
+            take()
+            walls.append(time.perf_counter() - began)
+        calls = sum(fake.calls().values()) / 10 / count
+        found.append({"tool": name, "devices": count, "all_calls_per_tick_and_device": calls, **quantiles(walls)})
+    return found
+
+
+def nvitop_snapshot() -> None:
+    import nvitop  # type: ignore[import-not-found]
+
+    for device in nvitop.Device.all():
+        device.as_snapshot()
+
+
+def gpustat_query() -> None:
+    import gpustat  # type: ignore[import-not-found]
+
+    gpustat.new_query()
+
+
+def bench_hour(fake: Any, ticks: int = 3600) -> dict[str, Any]:
+    """One hour at 1 Hz, as fast as it goes: reading, owners, state and history, without a server."""
+    import psutil
+
+    from gpumem_magic.nvml.reader import Reader
+    from gpumem_magic.nvml.sampling import default_session
+    from gpumem_magic.server.attribution import Directory
+    from gpumem_magic.server.monitor import Monitor
+
+    async def directory() -> Directory:
+        return Directory()
+
+    fake.control({**devices(8), "delay_us": {}})
+    monitor = Monitor(
+        directory,
+        interval=1.0,
+        record=False,
+        device_files=(),
+        package="0",
+        describe_kernel=lambda _pid: {},
+        log=logging.getLogger("bench"),
+    )
+    reader = Reader(default_session())
+    process = psutil.Process()
+    sizes = []
+    walls = []
+    for tick in range(ticks):
+        began = time.perf_counter()
+        monitor._take(reader.read(tick))
+        walls.append(time.perf_counter() - began)
+        if tick % (ticks // 6) == 0:
+            sizes.append(process.memory_info().rss / 2**20)
+    began = time.perf_counter()
+    points = len(json.dumps(monitor.history.window(3600, time.time_ns() // 1000)))
+    return {
+        "ticks": ticks,
+        "rss_mib": [round(size, 1) for size in sizes],
+        **quantiles(walls),
+        "history_ms": 1e3 * (time.perf_counter() - began),
+        "history_bytes": points,
+    }
+
+
+class Server:
+    """A Jupyter Server with the extension over the fake library."""
+
+    def __init__(self, fake: Any, directory: Path, *, enabled: bool = True) -> None:
+        self.token = secrets.token_hex(8)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        fake.control(devices(8))
+        extensions = json.dumps({"gpumem_magic": enabled})
+        config = directory / "jupyter_server_config.json"
+        config.write_text(json.dumps({"ServerApp": {"jpserver_extensions": json.loads(extensions)}}))
+        environment = fake.environment({**os.environ, "JUPYTER_CONFIG_DIR": str(directory)})
+        environment["PYTHONPATH"] = str(ROOT)
+        self.process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "jupyter_server",
+                "--no-browser",
+                "--allow-root",
+                f"--ServerApp.port={self.port}",
+                "--ServerApp.port_retries=0",
+                f"--IdentityProvider.token={self.token}",
+                f"--ServerApp.root_dir={directory}",
+            ],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                self.get("api/status")
+            except (OSError, urllib.error.URLError):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+            else:
+                return
+
+    def get(self, path: str) -> bytes:
+        address = f"http://127.0.0.1:{self.port}/{path}"
+        request = urllib.request.Request(address, headers={"Authorization": f"token {self.token}"})
+        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+            body: bytes = answer.read()
+        return body
+
+    async def respond(self, seconds: float, clients: int) -> tuple[list[float], int]:
+        """Measure ``GET api/status`` every 20 ms while `clients` are on the feed."""
+        from tornado.httpclient import AsyncHTTPClient, HTTPRequest
+        from tornado.websocket import websocket_connect
+
+        headers = {"Authorization": f"token {self.token}"}
+        frames = 0
+
+        def count(message: str | bytes | None) -> None:
+            nonlocal frames
+            frames += message is not None
+
+        feeds = [
+            await websocket_connect(
+                HTTPRequest(f"ws://127.0.0.1:{self.port}/gpumem-magic/feed", headers=headers),
+                on_message_callback=count,
+            )
+            for _ in range(clients)
+        ]
+        http = AsyncHTTPClient()
+        walls = []
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            began = time.perf_counter()
+            await http.fetch(f"http://127.0.0.1:{self.port}/api/status", headers=headers)
+            walls.append(time.perf_counter() - began)
+            await asyncio.sleep(0.02)
+        for feed in feeds:
+            feed.close()
+        await asyncio.sleep(0.2)
+        return walls, frames
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait(20)
+
+
+def bench_server(fake: Any, seconds: float, rounds: int) -> dict[str, Any]:
+    """Interleave idle and ten clients, so that what else the machine does falls on both."""
+    with tempfile.TemporaryDirectory() as directory:
+        server = Server(fake, Path(directory))
+        try:
+            idle: list[float] = []
+            watched: list[float] = []
+            ratios, frames = [], 0
+            asyncio.run(server.respond(1.0, 0))
+            for _ in range(rounds):
+                quiet, _none = asyncio.run(server.respond(seconds, 0))
+                busy, got = asyncio.run(server.respond(seconds, 10))
+                idle += quiet
+                watched += busy
+                frames += got
+                ratios.append(quantiles(busy)["p95_ms"] / quantiles(quiet)["p95_ms"])
+        finally:
+            server.close()
+    return {
+        "idle": quantiles(idle),
+        "ten_clients": quantiles(watched),
+        "p95_ratio": quantiles(watched)["p95_ms"] / quantiles(idle)["p95_ms"],
+        "p95_ratio_by_round": [round(ratio, 2) for ratio in ratios],
+        "frames_per_second_and_client": frames / (10 * seconds * rounds),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each idle and each watched round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        fake = load_build().FakeNvml(Path(directory))
+        fake.load()
+        os.environ["FAKE_NVML"] = str(fake.file)
+        results: dict[str, Any] = {
+            "ticks": [bench_ticks(fake, count) for count in (1, 2, 8)],
+            "hour": bench_hour(fake),
+            "server": bench_server(fake, arguments.seconds, arguments.rounds),
+            # Last: they put functions of their own into the binding.
+            "peers": [row for count in (1, 8) for row in bench_peers(fake, count)],
+        }
+    if arguments.json:
+        print(json.dumps(results))
+        return
+    for row in results["ticks"]:
+        print(
+            f"{row['devices']} device(s): {row['fast_calls_per_tick_and_device']:.1f} calls a tick and device on the "
+            f"fast tier ({row['all_calls_per_tick_and_device']:.1f} in all), wall {row['p50_ms']:.2f} ms median, "
+            f"{row['p95_ms']:.2f} p95, {row['max_ms']:.2f} max, CPU {row['cpu_ms']:.2f} ms",
+        )
+    for row in results["peers"]:
+        print(
+            f"{row['tool']}, {row['devices']} device(s): {row['all_calls_per_tick_and_device']:.1f} calls a reading "
+            f"and device, wall {row['p50_ms']:.1f} ms median",
+        )
+    hour, server = results["hour"], results["server"]
+    print(f"{hour['ticks']} ticks of 8 devices: RSS {hour['rss_mib']} MiB, {hour['p50_ms']:.2f} ms a tick with owners")
+    print(f"  an hour of history: {hour['history_bytes'] / 1e3:.0f} kB in {hour['history_ms']:.0f} ms")
+    print(
+        f"server, GET api/status: idle p50 {server['idle']['p50_ms']:.1f} p95 {server['idle']['p95_ms']:.1f} ms; "
+        f"ten clients p50 {server['ten_clients']['p50_ms']:.1f} p95 {server['ten_clients']['p95_ms']:.1f} ms; "
+        f"p95 ratio {server['p95_ratio']:.2f}, by round {server['p95_ratio_by_round']}; "
+        f"{server['frames_per_second_and_client']:.2f} frames a second and client",
+    )
+
+
+if __name__ == "__main__":
+    main()

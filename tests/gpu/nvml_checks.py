@@ -1,0 +1,260 @@
+"""Our readings of a real NVIDIA driver against ``nvidia-smi`` and torch. Run by hand: it needs a device.
+
+Each ``check_*`` takes nothing, asserts, and returns a line of what was measured.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from gpumem_magic import nvml
+from gpumem_magic.nvml.reader import Reader
+from gpumem_magic.nvml.sampling import default_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MIB = 1 << 20
+
+
+def smi(query: str, what: str = "gpu") -> list[list[str]]:
+    command = ["nvidia-smi", f"--query-{what}={query}", "--format=csv,noheader,nounits"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+
+
+def run_python(program: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def microseconds(call: Callable[[], object], times: int = 200) -> float:
+    walls = []
+    for _ in range(times):
+        began = time.perf_counter()
+        call()
+        walls.append(time.perf_counter() - began)
+    return 1e6 * statistics.median(walls)
+
+
+def check_numbers_equal_nvidia_smi() -> str:
+    rows = smi("index,uuid,name,memory.total,memory.reserved,memory.used,memory.free,temperature.gpu,driver_version")
+    reading = nvml.read_all()
+    assert reading.problem is None
+    assert len(reading.devices) == len(rows)
+    worst = 0.0
+    for device, row in zip(reading.devices, rows, strict=True):
+        memory = device.memory
+        assert memory is not None, device.missing
+        assert [str(device.index), device.uuid, device.name, reading.driver] == [row[0], row[1], row[2], row[8]]
+        assert memory.reserved is not None
+        assert memory.total == memory.used + memory.reserved + memory.free
+        ours = (memory.total, memory.reserved, memory.used, memory.free)
+        for value, text in zip(ours, row[3:7], strict=True):
+            worst = max(worst, abs(value / MIB - float(text)))
+        assert device.temperature_c is not None
+        assert abs(device.temperature_c - int(row[7])) <= 2
+    assert worst <= 1.0, f"{worst} MiB apart"
+    return f"{len(rows)} device(s), at most {worst:.2f} MiB from nvidia-smi"
+
+
+def check_own_process_is_found_with_its_memory() -> str:
+    import torch
+
+    torch.zeros(1, device="cuda")
+    uuid = str(torch.cuda.get_device_properties(0).uuid)
+    (before,) = nvml.readings(uuid)
+    assert before.process_used is not None, before.missing
+    held = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    torch.cuda.synchronize()
+    (after,) = nvml.readings(uuid)
+    assert after.process_used is not None
+    grown = after.process_used - before.process_used
+    assert grown == 1 << 30, grown
+    outside = after.process_used - torch.cuda.memory_reserved()
+    assert 0 < outside < 2 << 30
+    apps = {int(row[0]): float(row[1]) for row in smi("pid,used_memory", "compute-apps") if row[1].isdigit()}
+    told = apps.get(os.getpid())
+    del held
+    if told is None:
+        return f"grew by 1 GiB exactly, outside torch {outside / MIB:.0f} MiB; nvidia-smi does not list this PID"
+    assert abs(told - after.process_used / MIB) <= 1.0
+    return f"grew by 1 GiB exactly, outside torch {outside / MIB:.0f} MiB, nvidia-smi says the same"
+
+
+def check_reading_starts_no_cuda() -> str:
+    program = """
+import os, gpumem_magic.nvml as n
+before = n.process_used()
+for _ in range(3): n.read_all(); n.readings()
+assert n.process_used() == before == {}, "reading made a context"
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+import torch
+assert not torch.cuda.is_initialized()
+assert torch.cuda.device_count() == 0, "CUDA was initialised before the variable was set"
+print("ok")
+"""
+    assert run_python(program) == "ok"
+    program = """
+import os, gpumem_magic.nvml as n
+n.readings()
+child = os.fork()
+if child == 0:
+    import torch
+    ok = float(torch.ones(3, device="cuda").sum()) == 3 and n.readings()[0].memory is not None
+    os._exit(0 if ok else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert run_python(program) == "0"
+    return "no context, a late CUDA_VISIBLE_DEVICES counts, a forked child uses CUDA and NVML"
+
+
+def check_uuid_join_when_devices_are_reordered() -> str:
+    count = len(nvml.read_all().devices)
+    order = "1,0" if count >= 2 else "0"
+    program = """
+import torch, gpumem_magic.nvml as n
+held = torch.empty(512 << 20, dtype=torch.uint8, device="cuda:0")
+torch.cuda.synchronize()
+(reading,) = n.readings(str(torch.cuda.get_device_properties(0).uuid))
+others = [r.process_used for r in n.readings() if r.index != reading.index]
+assert reading.process_used >= 512 << 20, reading
+assert all(used == 0 for used in others), others
+print(reading.index)
+"""
+    found = run_python(program, CUDA_VISIBLE_DEVICES=order)
+    assert found == order.split(",", maxsplit=1)[0]
+    return f'CUDA_VISIBLE_DEVICES="{order}": torch device 0 is NVML device {found} of {count}'
+
+
+def check_processes_are_attributed_to_their_kernels() -> str:
+    from gpumem_magic.server.attribution import Attributor, Directory, KernelEntry
+
+    count = len(nvml.read_all().devices)
+    program = (
+        "import sys, torch; x = torch.empty(256 << 20, dtype=torch.uint8, device=sys.argv[1]);"
+        "torch.cuda.synchronize(); print('ready', flush=True); sys.stdin.read()"
+    )
+    # A kernel whose own process holds the memory, and one whose child does.
+    in_child = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[2], sys.argv[1]])"
+    devices = ["cuda:0", f"cuda:{1 if count > 1 else 0}"]
+    commands = [[program, devices[0]], [in_child, devices[1], program]]
+    kernels = [
+        subprocess.Popen(
+            [sys.executable, "-c", *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for words in commands
+    ]
+    try:
+        for kernel in kernels:
+            assert kernel.stdout is not None
+            assert kernel.stdout.readline() == "ready\n"
+        attributor = Attributor()
+        attributor.update(
+            Directory(tuple(KernelEntry(str(place), "python3", kernel.pid) for place, kernel in enumerate(kernels))),
+        )
+        reading = nvml.read_all()
+        held: dict[str, dict[int, int]] = {}
+        for device in reading.devices:
+            for process in device.processes or ():
+                owner = attributor.owner(process.pid)
+                if owner.owner == "kernel":
+                    assert process.used is not None
+                    held.setdefault(owner.kernel_id or "", {})[device.index] = process.used
+        assert held.keys() == {"0", "1"}, held
+        assert list(held["0"]) == [0]
+        assert list(held["1"]) == [int(devices[1][-1])]
+        assert all(used >= 256 * MIB for place in held.values() for used in place.values())
+    finally:
+        for kernel in kernels:
+            kernel.communicate("")
+    return f"two kernels on {len(set(devices))} device(s), one by its child"
+
+
+def check_cost_of_each_reading() -> str:
+    reader = Reader(default_session())
+    (uuid, *_others) = [device.uuid or "" for device in reader.read(0).devices]
+    ticks = iter(range(1, 1 << 30))
+    costs = {
+        "memory": microseconds(lambda: nvml.readings(uuid, processes=False)),
+        "memory and process": microseconds(lambda: nvml.readings(uuid)),
+        "a tick of all devices": microseconds(lambda: reader.read(next(ticks))),
+        "everything": microseconds(lambda: reader.read(None)),
+    }
+    return ", ".join(f"{name} {cost:.0f} µs" for name, cost in costs.items())
+
+
+def check_polling_does_not_slow_a_launch_bound_loop() -> str:
+    import torch
+
+    x = torch.ones(64, 64, device="cuda")
+
+    def loop() -> float:
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(40_000):
+            x.mul_(1.0)
+        torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+    def polled(hertz: float) -> float:
+        ends = threading.Event()
+        reader = Reader(default_session())
+
+        def poll() -> None:
+            tick = 0
+            while not ends.wait(1 / hertz):
+                reader.read(tick)
+                tick += 1
+
+        thread = threading.Thread(target=poll)
+        thread.start()
+        seconds = loop()
+        ends.set()
+        thread.join()
+        return seconds
+
+    loop()
+    rounds = [(loop(), polled(1), polled(10)) for _ in range(6)]
+    slow = [100 * (statistics.median(row[place] / row[0] for row in rounds) - 1) for place in (1, 2)]
+    spread = [round(100 * (row[1] / row[0] - 1), 1) for row in rounds]
+    return f"polled at 1 Hz {slow[0]:+.2f} %, at 10 Hz {slow[1]:+.2f} % (rounds at 1 Hz: {spread})"
+
+
+def check_optional_values_are_values_or_reasons() -> str:
+    told = []
+    for device in nvml.read_all().devices:
+        for field in ("utilization", "temperature_c", "power_w", "power_limit_w", "throttle", "processes"):
+            assert (getattr(device, field) is None) == (field in device.missing), (field, device)
+        assert device.unattributed is not None or device.missing
+        told.append(
+            f"GPU {device.index}: throttle {device.throttle}, health {device.health}, NUMA node {device.numa_node}, "
+            f"unattributed {device.unattributed}, missing {dict(device.missing)}",
+        )
+    return "; ".join(told)
+
+
+if __name__ == "__main__":
+    for name, check in list(globals().items()):
+        if name.startswith("check_"):
+            print(f"{name}: {check()}", flush=True)
