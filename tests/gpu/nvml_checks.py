@@ -14,8 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from gpumem_magic import nvml
 from gpumem_magic.nvml.reader import Reader
@@ -24,6 +23,7 @@ from gpumem_magic.nvml.sampling import default_session
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
 
 
