@@ -56,7 +56,8 @@ export function formatDuration(us: number): string {
  */
 export function formatMoment(us: number, resolutionUs: number): string {
   if (resolutionUs >= 60e6) return formatDuration(us);
-  const [scale, unit] = us >= 1e6 || resolutionUs >= 1e5 ? [1e6, 's'] : us >= 1e3 ? [1e3, 'ms'] : [1, 'µs'];
+  const [scale, unit] =
+    us >= 1e6 || resolutionUs >= 1e5 ? [1e6, 's'] : us >= 1e3 || resolutionUs >= 100 ? [1e3, 'ms'] : [1, 'µs'];
   const digits = Math.min(6, Math.max(0, Math.ceil(-Math.log10(resolutionUs / scale) - 1e-9)));
   return `${(us / scale).toFixed(digits)} ${unit}`;
 }

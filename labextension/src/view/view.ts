@@ -12,7 +12,7 @@ import { type Action, actionOf } from './input/keys';
 import { Session } from './session';
 import { type DetailChannel, DetailLoader } from './ui/detail';
 import { h, replace } from './ui/dom';
-import { deviceTabs, HeaderView } from './ui/header';
+import { deviceTabs, HeaderView, missingList } from './ui/header';
 import { helpSheet } from './ui/help';
 import { Legend } from './ui/legend';
 import { PictureView } from './ui/picture';
@@ -319,13 +319,12 @@ class Parts {
         : `The ${formatCount(rest.lifetimes)} smallest of ${formatCount(rest.lifetimes + device.timeline.lifetimes)} allocations ` +
           `(${formatBytes(rest.bytes)} in all) are drawn as sums by line; totals and the peak are exact.` +
           (this.#detail === null ? '' : ' Zoom in, and the kernel sends them one by one.');
-    const missing = Object.entries(device.missing).map(([name, reason]) => h('span', {}, `${name}: ${reason}`));
     replace(
       this.#foot,
       problem === null ? null : h('span', { role: 'status' }, problem),
       summed === null ? null : h('span', {}, summed),
       header.discloses === '' || this.#standalone ? null : h('span', {}, header.discloses),
-      ...missing,
+      missingList(device),
       h('span', {}, `gpumem_magic ${header.package}`)
     );
   }

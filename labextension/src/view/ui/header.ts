@@ -1,6 +1,6 @@
 /** The sentence first, then the numbers, then what must be known to trust them. */
 
-import type { Device, Header, Headline } from '../document';
+import type { Device, Header } from '../document';
 import { formatBytes, formatCount, formatDuration } from '../format';
 import { bdi, button, h, replace } from './dom';
 
@@ -46,8 +46,6 @@ export function withCode(text: string): Node[] {
 interface Entry {
   label: string;
   value: number | null;
-  /** Under which name `missing` gives the reason of an unknown value. */
-  field: keyof Headline;
   small?: string;
   style?: 'key' | 'bad' | undefined;
   help: string;
@@ -59,47 +57,40 @@ function numbers(device: Device): HTMLElement {
   const entries: Entry[] = [
     {
       label: 'before',
-      field: 'allocatedBefore',
       value: n.allocatedBefore,
       help: 'Allocated by torch when the recording began'
     },
     {
       label: 'peak',
-      field: 'allocatedPeak',
       value: n.allocatedPeak,
       style: 'key',
       help: 'The most that was allocated at once; equals max_memory_allocated'
     },
-    { label: 'after', field: 'allocatedAfter', value: n.allocatedAfter, help: 'Allocated when the recording ended' },
+    { label: 'after', value: n.allocatedAfter, help: 'Allocated when the recording ended' },
     {
       label: 'stayed',
-      field: 'stayed',
       value: n.stayed,
       help: 'Allocated in the recording and still alive at its end'
     },
-    { label: 'freed', field: 'freed', value: n.freed, help: 'There before the recording and freed in it' },
+    { label: 'freed', value: n.freed, help: 'There before the recording and freed in it' },
     {
       label: 'reserved',
-      field: 'reservedPeak',
       value: n.reservedPeak,
       help: 'The most that torch’s allocator held of the device'
     },
     {
       label: 'device used',
-      field: 'deviceUsed',
       value: n.deviceUsed,
       small: total,
       help: 'Whole device, by the driver, at the end'
     },
     {
       label: 'this process',
-      field: 'processUsed',
       value: n.processUsed,
       help: 'This process on the device, by the driver, at the end'
     },
     {
       label: 'to the limit',
-      field: 'headroom',
       value: n.headroom,
       style: n.headroom !== null && device.limit !== null && n.headroom < device.limit * 0.05 ? 'bad' : undefined,
       help: 'The device’s limit less the most that was reserved'
@@ -107,18 +98,15 @@ function numbers(device: Device): HTMLElement {
   ];
   const list = h('dl', { class: 'numbers' });
   for (const entry of entries) {
-    const reason = device.missing[entry.field];
-    // What can never be known here (no driver, a CPU) would only be noise in every strip; its reason stands in the foot.
-    if (entry.value === null && reason === undefined) continue;
-    const shown = entry.value === null ? 'unknown' : formatBytes(entry.value);
-    const title =
-      entry.value === null ? `${entry.help}. Unknown: ${reason}` : `${entry.help}. ${formatCount(entry.value)} bytes.`;
+    // What is not known stands with its reason below the tables; here it would be noise among the numbers.
+    if (entry.value === null) continue;
+    const title = `${entry.help}. ${formatCount(entry.value)} bytes.`;
     list.append(
       h(
         'div',
-        { title, class: entry.value === null ? 'unknown' : (entry.style ?? null) },
+        { title, class: entry.style ?? null },
         h('dt', {}, entry.label),
-        h('dd', {}, shown, entry.small === undefined || entry.value === null ? null : h('small', {}, entry.small))
+        h('dd', {}, formatBytes(entry.value), entry.small === undefined ? null : h('small', {}, entry.small))
       )
     );
   }
@@ -150,4 +138,18 @@ export function deviceTabs(
     });
   });
   return h('div', { class: 'devices', role: 'tablist', 'aria-label': 'Devices' }, ...tabs);
+}
+
+/** What is not known of a device, and why; null when everything is. */
+export function missingList(device: Device): HTMLElement | null {
+  const entries = Object.entries(device.missing);
+  if (entries.length === 0) return null;
+  // "allocatedBefore" and "allocated_before" are both "allocated before".
+  const words = (name: string): string => name.replace(/_|(?=[A-Z])/g, ' ').toLowerCase();
+  return h(
+    'details',
+    {},
+    h('summary', {}, `Not known: ${entries.map(([name]) => words(name)).join(', ')}`),
+    ...entries.map(([name, reason]) => h('div', {}, `${words(name)}: `, bdi(reason)))
+  );
 }

@@ -58,7 +58,6 @@ export const STYLE = `
 .numbers dd small { font-size: 11px; font-weight: 400; color: var(--gm-muted); }
 .numbers .key dd { font-size: 17px; line-height: 1.2; }
 .numbers .bad dd { color: var(--gm-danger); }
-.numbers .unknown dd { color: var(--gm-muted); font-weight: 400; }
 
 .devices { display: flex; gap: 4px; margin: 0 0 6px; flex-wrap: wrap; }
 .devices [aria-selected="true"] { border-color: var(--gm-accent); color: var(--gm-accent); font-weight: 600; }
@@ -66,7 +65,8 @@ export const STYLE = `
 .toolbar label { display: inline-flex; gap: 5px; align-items: center; font-size: 12px; color: var(--gm-muted); }
 .toolbar .gap { flex: 1; }
 .search { display: inline-flex; gap: 4px; align-items: center; }
-.search input { width: 190px; }
+.search input { width: 172px; }
+.gm .toolbar select { max-width: 168px; }
 .search output { font-size: 12px; color: var(--gm-muted); white-space: nowrap; }
 .search output.error { color: var(--gm-danger); white-space: normal; }
 .zoom { display: inline-flex; }
@@ -115,7 +115,7 @@ td.strong { font-weight: 600; }
 td.where { white-space: nowrap; max-width: 340px; overflow: hidden; text-overflow: ellipsis; }
 td.where .swatch { margin-inline-end: 7px; vertical-align: -1px; }
 td.source { width: 52%; max-width: 0; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
-td.bar { width: 130px; min-width: 60px; padding-inline-end: 12px; }
+td.bar { width: 130px; min-width: 118px; padding-inline-end: 12px; }
 td.bar i { display: block; height: 10px; border-radius: 2px; min-width: 1px; }
 tbody tr { cursor: pointer; }
 tbody tr:hover, tbody tr:focus { background: var(--gm-soft); }
@@ -148,6 +148,7 @@ tr:hover .copy, tr:focus-within .copy, tr:focus .copy { visibility: visible; }
 .sheet dt { white-space: nowrap; }
 .sheet dd { margin: 0; }
 kbd { font: 11px var(--gm-code); border: 1px solid var(--gm-border); border-bottom-width: 2px; border-radius: 4px; padding: 0 5px; background: var(--gm-bg); }
+.foot summary { cursor: pointer; }
 .foot { display: flex; flex-wrap: wrap; gap: 4px 16px; margin-top: 8px; font-size: 11px; color: var(--gm-muted); }
 .failure { padding: 10px 12px; border: 1px solid var(--gm-danger); border-radius: 6px; color: var(--gm-danger); }
 @media (prefers-reduced-motion: no-preference) {
