@@ -70,7 +70,8 @@ def _environment() -> dict[str, str]:
     if spec is not None and spec.origin is not None:
         package = Path(spec.origin).parent
         folders.insert(0, str(package / "bin" if (package / "bin").is_dir() else package))
-    return {**os.environ, "PATH": os.pathsep.join(folders)}
+    # The tests' tensors are small, and torch's threads spin where more programs run than there are cores.
+    return {"OMP_NUM_THREADS": "1", **os.environ, "PATH": os.pathsep.join(folders)}
 
 
 def _find_chromium(environment: dict[str, str]) -> list[str]:

@@ -1,0 +1,76 @@
+"""The notebooks run, and the demo command writes what it says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("demo")
+    result = subprocess.run(
+        [sys.executable, "-m", "gpumem_magic", "demo", "--out", str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout
+    return folder, result.stdout
+
+
+def test_the_demo_prints_a_sentence_for_every_measured_cell_and_where_the_files_are(demo):
+    folder, printed = demo
+    sentences = [line for line in printed.splitlines() if line.startswith("In [")]
+    assert len(sentences) == 4
+    assert all("Peak" in sentence for sentence in sentences)
+    assert str(folder / "quickstart.ipynb") in printed
+    assert str(folder / "quickstart.gpumem.html") in printed
+
+
+def test_the_demos_notebook_holds_a_picture_and_text_for_every_measured_cell(demo):
+    notebook = nbformat.read(demo[0] / "quickstart.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    measured = [cell for cell in notebook.cells if cell.source.startswith("%%gpumem")]
+    assert len(measured) == 4
+    for cell in measured:
+        (report,) = [
+            output for output in cell.outputs if output.get("data", {}).get("text/plain", "").startswith("gpumem:")
+        ]
+        assert report is cell.outputs[-1]
+        assert "image/png" in report.data
+        assert "application/vnd.jupyter.widget-view+json" not in report.data
+
+
+def test_a_second_run_replaces_the_first(demo):
+    folder, _ = demo
+    before = (folder / "quickstart.gpumem.html").stat().st_mtime_ns
+    subprocess.run(
+        [sys.executable, "-m", "gpumem_magic", "demo", "--out", str(folder)], check=True, capture_output=True
+    )
+    assert (folder / "quickstart.gpumem.html").stat().st_mtime_ns > before
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.name)
+def test_stored_notebooks_show_their_result_and_nothing_of_the_machine(path):
+    text = path.read_text(encoding="utf-8")
+    notebook = nbformat.reads(text, as_version=4)
+    nbformat.validate(notebook)
+    assert len(text) < 600_000
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert not any(output.output_type == "error" for cell in code for output in cell.outputs)
+    assert str(Path.home()) + "/" not in text
+    assert tempfile.gettempdir() + "/" not in text
+    assert "widgets" not in json.loads(text)["metadata"]
