@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpumem_magic._errors import ExportError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
-    from pathlib import Path
 
     from gpumem_magic.report import Report
 
@@ -36,7 +36,10 @@ def show_report(report: Report, *, cell_key: Hashable, quiet: bool, export: Path
             print(f"gpumem: {error}")  # noqa: T201 - the magic's output
         else:
             if not quiet:
-                print(f"gpumem: wrote {written}")  # noqa: T201
+                # Stored notebooks shall carry no path of this machine.
+                here = Path.cwd()
+                shown = written.relative_to(here) if written.is_relative_to(here) else written
+                print(f"gpumem: wrote {shown}")  # noqa: T201 - the magic's output
     if not quiet:
         from gpumem_magic import widget
 

@@ -12,7 +12,7 @@ from gpumem_magic.recording.imports import finished_module
 if TYPE_CHECKING:
     from gpumem_magic.recording.options import RecordOptions
 
-__all__ = ["Target", "check_device", "choose_target", "has_history"]
+__all__ = ["Target", "check_device", "choose_target", "cuda_is_asleep", "has_history"]
 
 
 class Target(enum.Enum):
@@ -41,6 +41,11 @@ def _cuda_is_likely(torch: Any) -> bool:
         if count >= 0:
             return bool(count)
     return any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/nvhost-ctrl", "/dev/dxg", "/dev/kfd"))
+
+
+def cuda_is_asleep(torch: Any) -> bool:
+    """Tell whether there is a CUDA device that this process has not used yet."""
+    return _cuda_is_likely(torch) and not torch.cuda.is_initialized()
 
 
 def choose_target(torch: Any, *, wants_cpu: bool) -> Target:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpumem_magic.recording.counters import CountersSource, other_readings
 from gpumem_magic.recording.cpu import CpuSource
 from gpumem_magic.recording.cuda import CudaSource
-from gpumem_magic.recording.devices import Target, choose_target
+from gpumem_magic.recording.devices import Target, choose_target, cuda_is_asleep
 from gpumem_magic.recording.imports import ImportWatch, finished_module
 from gpumem_magic.recording.model import Outcome, Recording, Sample, SourceKind
 from gpumem_magic.recording.notes import Notes
@@ -207,6 +207,13 @@ class Recorder:
     def _source(self, torch: ModuleType, target: Target) -> Source:
         if target is Target.CUDA:
             return CudaSource(torch, self._options, self.notes, self._cuda_is_in_use)
+        if target is Target.CPU and cuda_is_asleep(torch):
+            # Measured on an H200: the profiler counts devices through the driver, and a child forked later fails.
+            return CountersSource(
+                "recording CPU tensors would start the CUDA driver in this process, after which fork launches fail; "
+                "call torch.cuda.init() first if nothing is to be forked",
+                self.notes,
+            )
         if target is Target.CPU:
             if self._options.stacks in {"python", "cpp"}:
                 self.notes.info("stacks are recorded for CUDA memory only; CPU memory is shown by line")

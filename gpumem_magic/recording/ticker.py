@@ -1,7 +1,7 @@
 """Call functions now and then, on one thread that all recordings share.
 
 Starting a thread makes the caller wait until it runs: 0.2 to 10 ms on a busy machine, for each measured cell. This one
-is started with the first recording, sleeps without waking while nothing is recorded, and ends when it is told to.
+is started when it is needed, and ends when nothing was recorded for a while (Python warns about forks beside threads).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ __all__ = ["Tick", "call_every", "shut_down"]
 
 # A tick may be in the middle of something slow (a front end that does not read); the cell's end waits no longer.
 _CANCEL_SECONDS = 2.0
+_IDLE_SECONDS = 5.0
 
 
 class Tick:
@@ -43,12 +44,10 @@ class _Ticker:
         self.changed = threading.Condition()
         self.ticks: list[Tick] = []
         self.thread: threading.Thread | None = None
-        self.ending = False
 
     def add(self, tick: Tick) -> None:
         with self.changed:
             self.ticks.append(tick)
-            self.ending = False
             if self.thread is None:
                 self.thread = threading.Thread(target=self._run, name="gpumem-ticker", daemon=True)
                 self.thread.start()
@@ -59,19 +58,22 @@ class _Ticker:
         with self.changed:
             thread = self.thread
             self.thread = None
-            self.ending = True
-            self.changed.notify()
+            self.changed.notify_all()
         if thread is not None:
             thread.join(_CANCEL_SECONDS)
 
     def _next(self) -> Tick | None:
         """Wait for a tick that is due; None when the thread shall end."""
         with self.changed:
-            while not self.ending:
+            while self.thread is threading.current_thread():
                 self.ticks = [tick for tick in self.ticks if not tick.cancelled]
-                first = min(self.ticks, key=lambda tick: tick.due, default=None)
-                left = None if first is None else first.due - time.monotonic()
-                if first is not None and left is not None and left <= 0:
+                if not self.ticks:
+                    if not self.changed.wait(_IDLE_SECONDS) and not self.ticks:
+                        self.thread = None
+                    continue
+                first = min(self.ticks, key=lambda tick: tick.due)
+                left = first.due - time.monotonic()
+                if left <= 0:
                     return first
                 self.changed.wait(left)
         return None

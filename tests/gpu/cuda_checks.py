@@ -62,6 +62,7 @@ def record(run: Callable[[], Any], **options: Any) -> Recording:
 def truth_of(run: Callable[[], Any], **options: Any) -> tuple[Recording, dict[str, tuple[int, int, int]]]:
     """Record a call and read torch's own start, peak and end around it, for every device."""
     torch = torch_module()
+    torch.cuda.init()
     start = {}
     for device in range(torch.cuda.device_count()):
         torch.cuda.reset_peak_memory_stats(device)
@@ -405,11 +406,25 @@ def check_fork_in_the_cell() -> None:
 
 
 def check_fork_after_cpu_recording() -> None:
-    """``--device cpu`` on a GPU machine: torch's profiler must not bring the driver up."""
+    """``--device cpu`` where CUDA is not in use: torch's profiler would bring the driver up, so it is not started."""
     torch = torch_module()
     recording = record(lambda: torch.ones(1 << 10) + 1, device="cpu")
-    assert recording.source is SourceKind.CPU
+    assert recording.source is SourceKind.COUNTERS
+    assert any("fork launches fail" in note.text for note in recording.notes), recording.notes
     assert child_uses_cuda() == 0
+
+
+def check_cpu_recording_beside_cuda() -> None:
+    """``--device cpu`` with CUDA in use: CPU tensors are recorded, and only they are shown."""
+    torch = torch_module()
+    torch.ones(1, device="cuda")
+    kept = []
+    recording = record(lambda: kept.append(torch.ones(1 << 10) + 1), device="cpu")
+    assert recording.source is SourceKind.CPU
+    (device,) = analyse(recording).devices
+    assert device.key == "cpu"
+    assert device.headline.stayed == 4 << 10
+    nothing_left()
 
 
 def check_late_visible_devices() -> None:
