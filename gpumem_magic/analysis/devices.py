@@ -360,7 +360,8 @@ def analyse_device(device: DeviceTrace, history: History, context: DeviceContext
         limit=reading.limit if reading is not None else None,
         events=len(device.events),
         start_us=context.start_us,
-        end_us=max(context.end_us, int(timeline.time_us[-1]) if timeline.changes else context.end_us),
+        # An axis has a length, also when all happened in one microsecond.
+        end_us=max(context.end_us, context.start_us + 1, int(timeline.time_us[-1]) if timeline.changes else 0),
         headline=headline,
         groups=groups,
         peak=peak_rows,

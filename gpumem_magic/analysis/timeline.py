@@ -48,26 +48,30 @@ def build_timeline(events: Events, history: History) -> Timeline:
         Their replay.
     """
     lives = history.lifetimes
+    # What was given back before the first event (and only waits for a stream) never counts as allocated, nor does what
+    # a contradictory recording takes back in the event that makes it.
+    counted = (lives.free_event != -2) & ((lives.free_event != lives.alloc_event) | (lives.free_event < 0))
+    alloc_event, free_event = lives.alloc_event[counted], lives.free_event[counted]
     used = np.zeros(len(events), bool)
-    used[lives.alloc_event[lives.alloc_event >= 0]] = True
-    used[lives.free_event[lives.free_event >= 0]] = True
+    used[alloc_event[alloc_event >= 0]] = True
+    used[free_event[free_event >= 0]] = True
     number = np.cumsum(used, dtype=np.int64) - 1
     if len(events):
-        start = np.where(lives.alloc_event >= 0, number[lives.alloc_event], -1).astype(np.int32)
-        end = np.where(lives.free_event >= 0, number[lives.free_event], -1).astype(np.int32)
+        start = np.where(alloc_event >= 0, number[alloc_event], -1).astype(np.int32)
+        end = np.where(free_event >= 0, number[free_event], -1).astype(np.int32)
     else:
-        start, end = (np.full(len(lives), -1, np.int32) for _ in range(2))
+        start, end = (np.full(len(alloc_event), -1, np.int32) for _ in range(2))
     event = np.flatnonzero(used).astype(np.int32)
     order = np.argsort(start, kind="stable") if np.any(np.diff(start) < 0) else slice(None)
-    size = lives.size[order].astype(np.int64)
-    requested = lives.requested[order]
+    size = lives.size[counted][order].astype(np.int64)
+    requested = lives.requested[counted][order]
     start, end = start[order], end[order]
     allocated = _curve(int(size[start == -1].sum()), len(event), start, end, size)
     time_us = np.maximum.accumulate(events.time_us[event]) if len(event) else np.zeros(0, np.int64)
     peak = int(np.argmax(allocated)) - 1
     if 0 <= peak < len(time_us) - 1:
         time_us[peak + 1 :] = np.maximum(time_us[peak + 1 :], time_us[peak] + 1)
-    streams, stream = np.unique(lives.stream[order], return_inverse=True)
+    streams, stream = np.unique(lives.stream[counted][order], return_inverse=True)
     return _frozen(
         time_us=time_us,
         event=event,
@@ -75,10 +79,11 @@ def build_timeline(events: Events, history: History) -> Timeline:
         start=start,
         end=end,
         size=size,
-        # An unknown request is counted with what is known to have been taken, so that sums still close.
-        requested=np.where(requested >= 0, requested, size).astype(np.int64),
+        # An unknown request is counted with what is known to have been taken, and no more was asked for than was taken
+        # (a contradictory recording says otherwise), so that sums still close.
+        requested=np.where(requested >= 0, np.minimum(requested, size), size).astype(np.int64),
         group=np.zeros(len(start), np.int32),
-        stack=lives.stack[order].astype(np.int32),
+        stack=lives.stack[counted][order].astype(np.int32),
         stream=np.minimum(stream.reshape(-1), 255).astype(np.uint8),
         blocks=np.ones(len(start), np.int32),
         streams=tuple(int(handle) for handle in streams[:256]),

@@ -3,7 +3,7 @@
     python tests/benchmarks/bench_report.py FILE.pickle[.xz] [--rounds N]
     python tests/benchmarks/bench_report.py --deep 2000000
 
-Rounds are interleaved with unpickling (garbage collector off); medians with their range, nothing is asserted. ``--deep``
+Rounds are interleaved with unpickling (garbage collector off); medians with their range, nothing asserted. ``--deep``
 makes up a training loop with stacks of 25 frames. Memory is the peak of a process that does one thing, over that of one
 that only unpickles.
 """
