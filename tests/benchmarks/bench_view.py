@@ -114,10 +114,10 @@ def training(changes: int, seed: int) -> tuple[dict[str, Any], dict[str, np.ndar
     times = np.cumsum(gaps.astype(np.float64))
     arrays["d0.lane0.t"] = times[lane]
     arrays["d0.lane0.v"] = np.maximum.accumulate(total)[lane] * 1.2
-    return header(changes, count, int(total.max()), int(total[-1]), float(times[total.argmax()]), float(times[-1])), arrays
+    return header(changes, count, total, times), arrays
 
 
-def header(changes: int, lifetimes: int, peak: int, after: int, peak_us: float, span: float) -> dict[str, Any]:
+def header(changes: int, lifetimes: int, total: np.ndarray, times: np.ndarray) -> dict[str, Any]:
     groups = [
         {
             "kind": "line", "label": f"line {k + 1}", "source": f"x{k} = layer{k}(x)", "cell": "In [1]", "file": "3.py",
@@ -128,10 +128,15 @@ def header(changes: int, lifetimes: int, peak: int, after: int, peak_us: float, 
     headline = dict.fromkeys(
         ["stayed", "freed", "reservedBefore", "reservedPeak", "reservedAfter", "deviceUsed", "processUsed", "headroom"]
     )
-    headline |= {"allocatedBefore": 0, "allocatedPeak": peak, "peakUs": int(peak_us), "allocatedAfter": after}
+    headline |= {
+        "allocatedBefore": 0,
+        "allocatedPeak": int(total.max()),
+        "peakUs": int(times[total.argmax()]),
+        "allocatedAfter": int(total[-1]),
+    }
     device = {
         "key": "cuda:0", "name": "generated", "kind": "cuda", "total": 80 << 30, "limit": 80 << 30, "events": changes,
-        "startUs": 0, "endUs": int(span), "headline": headline, "missing": {}, "groups": groups, "peak": [], "end": [],
+        "startUs": 0, "endUs": int(times[-1]), "headline": headline, "missing": {}, "groups": groups, "peak": [], "end": [],
         "markers": [], "regions": [], "lanes": [{"name": "reserved", "shape": "step"}],
         "timeline": {
             "changes": changes, "lifetimes": lifetimes, "preexisting": 0, "streams": [0], "rest": None,
@@ -216,7 +221,7 @@ def steps(page: Page) -> dict[str, list[float]]:
     return out
 
 
-def measure(browser: Browser, name: str, html: str, size: int, events: int, runs: int) -> None:
+def measure(browser: Browser, name: str, html: str, size: int, *, events: int, runs: int) -> None:
     print(f"\n{name}: {events:,} events, {size / 1e6:.2f} MB, {size / events:.2f} B an event")
     paints, heap, frames = [], 0.0, {}
     with tempfile.TemporaryDirectory() as folder:
@@ -232,7 +237,10 @@ def measure(browser: Browser, name: str, html: str, size: int, events: int, runs
                 page.evaluate("window.gc && window.gc()")
                 heap = page.evaluate("performance.memory.usedJSHeapSize") / 1e6
             page.close()
-    print(f"  data in the page to painted   median {statistics.median(paints):.0f} ms  ({min(paints):.0f} to {max(paints):.0f}, n={runs})")
+    low, high = min(paints), max(paints)
+    print(
+        f"  data in the page to painted   median {statistics.median(paints):.0f} ms  ({low:.0f} to {high:.0f}, n={runs})"
+    )
     for what, values in frames.items():
         print(f"  {what:<28}  {spread(values)}")
     print(f"  heap after                    {heap:.0f} MB")
@@ -254,7 +262,8 @@ def torch_viewer(browser: Browser, folder: Path, recording: Path) -> None:
             "window.start = performance.now();"
             "add_local_files([{name: 'snapshot.pickle', base64: btoa(text)}], 'Active Memory Timeline');"
             "const wait = () => document.querySelector('svg polygon') ? requestAnimationFrame(() =>"
-            " requestAnimationFrame(() => { window.paint = performance.now() - window.start; })) : requestAnimationFrame(wait);"
+            " requestAnimationFrame(() => { window.paint = performance.now() - window.start; }))"
+            " : requestAnimationFrame(wait);"
             "wait();</script>",
             "utf-8",
         )
@@ -284,11 +293,11 @@ def main() -> None:
         for recording in options.recordings:
             html, size = report_page(recording)
             events = int(html.split('"events":')[1].split(",")[0]) if '"events":' in html else 598_190
-            measure(browser, recording.name, html, size, events, options.runs)
+            measure(browser, recording.name, html, size, events=events, runs=options.runs)
         for events in options.events:
             document = container(*training(events, 1))
             html = page_of(document)
-            measure(browser, f"generated, {DEPTH}-frame stacks", html, len(html), events, options.runs)
+            measure(browser, f"generated, {DEPTH}-frame stacks", html, len(html), events=events, runs=options.runs)
         if options.torch_viewer is not None:
             for recording in options.recordings:
                 torch_viewer(browser, options.torch_viewer, recording)
