@@ -63,7 +63,10 @@ def training(changes: int, seed: int) -> tuple[dict[str, Any], dict[str, np.ndar
     """A training loop's shape: parameters that stay, activations that pile up and go, small buffers in between."""
     rng = np.random.default_rng(seed)
     alive: list[int] = []
-    start, end, size, line = [], [], [], []
+    start: list[int] = []
+    end: list[int] = []
+    size: list[int] = []
+    line: list[int] = []
 
     def make(change: int, bytes_: int, owner: int) -> None:
         alive.append(len(start))
@@ -94,7 +97,7 @@ def training(changes: int, seed: int) -> tuple[dict[str, Any], dict[str, np.ndar
     count = len(start)
     distinct, index = np.unique(np.array(size, np.float64), return_inverse=True)
     gaps = rng.integers(1, 30, changes).astype(np.uint32)
-    arrays = {
+    arrays: dict[str, np.ndarray] = {
         "d0.t": gaps,
         "d0.start": np.diff(np.array(start), prepend=0).astype(np.uint32),
         "d0.span": np.array(end, np.uint32),
@@ -136,8 +139,8 @@ def header(changes: int, lifetimes: int, total: np.ndarray, times: np.ndarray) -
     }
     device = {
         "key": "cuda:0", "name": "generated", "kind": "cuda", "total": 80 << 30, "limit": 80 << 30, "events": changes,
-        "startUs": 0, "endUs": int(times[-1]), "headline": headline, "missing": {}, "groups": groups, "peak": [], "end": [],
-        "markers": [], "regions": [], "lanes": [{"name": "reserved", "shape": "step"}],
+        "startUs": 0, "endUs": int(times[-1]), "headline": headline, "missing": {}, "groups": groups,
+        "peak": [], "end": [], "markers": [], "regions": [], "lanes": [{"name": "reserved", "shape": "step"}],
         "timeline": {
             "changes": changes, "lifetimes": lifetimes, "preexisting": 0, "streams": [0], "rest": None,
         },
@@ -239,7 +242,8 @@ def measure(browser: Browser, name: str, html: str, size: int, *, events: int, r
             page.close()
     low, high = min(paints), max(paints)
     print(
-        f"  data in the page to painted   median {statistics.median(paints):.0f} ms  ({low:.0f} to {high:.0f}, n={runs})"
+        f"  data in the page to painted   median {statistics.median(paints):.0f} ms"
+        f"  ({low:.0f} to {high:.0f}, n={runs})"
     )
     for what, values in frames.items():
         print(f"  {what:<28}  {spread(values)}")
