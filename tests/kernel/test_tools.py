@@ -1,0 +1,47 @@
+"""The line magics in a real kernel: where IPython really keeps errors and results."""
+
+from __future__ import annotations
+
+
+def test_last_error_is_named_and_released(kernel):
+    kernel.run("def train():\n    acts = torch.ones(200_000)\n    raise ValueError('x')\ntrain()")
+    who = kernel.run("%gpumem_who --device cpu").text()
+    assert "781 KiB held by the last error" in who
+    assert "last error: ValueError in train(), local `acts`" in who
+    assert "last error: 781 KiB of tensors on cpu" in kernel.run("%gpumem_free").text()
+    assert "acts" not in kernel.run("%gpumem_who").text()
+
+
+def test_interrupted_loop_is_the_last_error_too(kernel):
+    kernel.run("def loop():\n    batch = torch.ones(300_000)\n    raise KeyboardInterrupt\nloop()")
+    assert "last error: KeyboardInterrupt in loop(), local `batch`" in kernel.run("%gpumem_who").text()
+    assert "1.14 MiB of tensors on cpu" in kernel.run("%gpumem_free").text()
+
+
+def test_results_are_kept_until_asked(kernel):
+    number = kernel.run("torch.zeros(100_000)").number
+    who = kernel.run("%gpumem_who").text()
+    assert f"Out[{number}]" in who
+    assert "output history" not in kernel.run("%gpumem_free").text()
+    assert "output history: 391 KiB of tensors on cpu" in kernel.run("%gpumem_free --out").text()
+    assert f"Out[{number}]" not in kernel.run("%gpumem_who").text()
+    assert kernel.run("1 + 1").kinds == ["result"]
+
+
+def test_variables_go_only_by_name(kernel):
+    kernel.run("big = torch.ones(150_000)\nsmall = torch.ones(10)")
+    refused = kernel.run("%gpumem_free --vars big nothing_of_that_name")
+    assert "nothing was released" in refused.text("stderr") + refused.traceback
+    assert kernel.run("print(big.numel())").text().strip() == "150000"
+    assert "variables big: 586 KiB of tensors on cpu" in kernel.run("%gpumem_free --vars big").text()
+    assert kernel.run("big").kinds == ["NameError"]
+    assert kernel.run("print(small.numel())").text().strip() == "10"
+
+
+def test_settings_are_checked_without_touching_cuda(fresh_kernel):
+    kernel = fresh_kernel
+    kernel.run("%load_ext gpumem_magic")
+    checked = kernel.run("%gpumem_conf max_split_size_mb=128").text()
+    assert "write instead: max_split_size_mb:128" in checked
+    assert "in force: not known" in checked
+    assert kernel.run("import sys; print('torch' in sys.modules)").text().strip() == "False"
