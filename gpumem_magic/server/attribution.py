@@ -25,6 +25,8 @@ __all__ = ["Attributor", "Directory", "KernelEntry", "Owner", "TerminalEntry"]
 # Launchers, schedulers and shells between a kernel and its worker make chains of ten at most; more is a loop.
 LONGEST_CHAIN = 64
 _HAS_PROC = sys.platform == "linux"
+# A process may rename itself; its name is read again after so many readings.
+KNOWN_UPDATES = 30
 # What hung under kernels, by process; the oldest are forgotten.
 MOST_REMEMBERED = 4096
 
@@ -106,6 +108,18 @@ class _Root(NamedTuple):
     label: str | None
 
 
+class _Facts(NamedTuple):
+    name: str | None
+    command: str | None
+    started_us: int | None
+
+
+class _Known(NamedTuple):
+    facts: _Facts
+    from_environment: _Root | None
+    at: int
+
+
 class Attributor:
     """Resolves PIDs against a directory; remembers what it saw. Used by one thread.
 
@@ -124,6 +138,8 @@ class Attributor:
         self._lives: dict[tuple[str, int], _Life] = {}
         self._remembered: dict[_Life, _Root] = {}
         self._proven: set[_Life] = set()
+        self._known: dict[_Life, _Known] = {}
+        self._updates = 0
 
     def update(self, directory: Directory) -> None:
         """Take the kernels and terminals that live now as the roots of process trees."""
@@ -145,6 +161,8 @@ class Attributor:
         if self._server is not None:
             roots[self._server] = _Root("server", None, (), None)
         self._roots, self._lives = roots, lives
+        self._updates += 1
+        self._known = {life: known for life, known in self._known.items() if self._updates - known.at < KNOWN_UPDATES}
         for life, root in roots.items():
             if root.kind == "kernel":
                 self._remember(life, root)
@@ -158,7 +176,7 @@ class Attributor:
             return Owner("foreign", missing={"name": NAMESPACE_REASON})
         if not self._is_local(life):
             return Owner("foreign", missing={"name": NAMESPACE_REASON})
-        facts = _facts(life)
+        facts, from_environment, _ = self._look_at(life)
         chain = list(_chain(life))
         served = None
         for place, link in enumerate(chain):
@@ -175,7 +193,7 @@ class Attributor:
             return _owned(root.kind, root, facts)
         former = next((self._remembered[link] for link in chain if link in self._remembered), None)
         if former is None and life != self._server:
-            former = _from_environment(life, self._server)
+            former = from_environment
         if former is not None:
             return _owned("orphan", former, facts)
         return _owned("other" if served is None else "server", None, facts)
@@ -213,6 +231,14 @@ class Attributor:
             return None
         answers = [has_device_open(p, self._device_files) for p in (life.pid, *(child.pid for child in below))]
         return True if True in answers else None if None in answers else False
+
+    def _look_at(self, life: _Life) -> _Known:
+        """Read what a process is called and inherited: five files, so not at every tick."""
+        known = self._known.get(life)
+        if known is None:
+            root = _from_environment(life, self._server)
+            known = self._known[life] = _Known(_facts(life), root, self._updates)
+        return known
 
     def _is_local(self, life: _Life) -> bool:
         if is_initial_namespace() or life in self._proven:
@@ -268,12 +294,6 @@ def _chain(life: _Life) -> Iterator[_Life]:
         if above in (0, life.pid):
             return
         parent = above
-
-
-class _Facts(NamedTuple):
-    name: str | None
-    command: str | None
-    started_us: int | None
 
 
 def _facts(life: _Life) -> _Facts:

@@ -216,8 +216,11 @@ class Monitor:
     def _look(self) -> None:
         """Wake whoever works for the lookers."""
         if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        self._loop.call_soon_threadsafe(self._start_housekeeping)
+            # A scrape on another thread, before the server's loop runs, is served without the kernels' names.
+            with contextlib.suppress(RuntimeError):
+                self._loop = asyncio.get_running_loop()
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._start_housekeeping)
         self._poller.wake()
 
     def _settle_interval(self) -> None:

@@ -12,8 +12,8 @@ import pytest
 from pytest_jupyter.jupyter_server import *  # noqa: F403
 
 
-@pytest.fixture
-def jp_server_config():  # type: ignore[no-redef]
+@pytest.fixture  # type: ignore[no-redef]
+def jp_server_config():
     return {
         "ServerApp": {"jpserver_extensions": {"gpumem_magic": True, "jupyter_server_terminals": True}},
         "GpumemMonitor": {"interval": 0.2},

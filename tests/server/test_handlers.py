@@ -188,6 +188,15 @@ async def test_feed_without_a_token_is_refused(jp_http_port, jp_base_url):
     assert caught.value.code == 403
 
 
+@pytest.mark.parametrize(
+    "jp_server_config",
+    [{"ServerApp": {"jpserver_extensions": {"gpumem_magic": True}, "allow_unauthenticated_access": False}}],
+)
+async def test_server_that_forbids_open_doors_finds_none_of_ours(get_state):
+    # It would leave an extension out that has one.
+    assert (await get_state())["protocol"] == 1
+
+
 async def test_authorizer_is_asked(server, jp_fetch, jp_ws_fetch, monkeypatch):
     asked = []
 
