@@ -160,6 +160,19 @@ def _first_line(statement: ast.stmt) -> int:
     return min([statement.lineno, *(decorator.lineno for decorator in decorators)])
 
 
+def _last_line(statement: ast.stmt) -> int:
+    """Return the last line of what a statement does itself, its bodies left out."""
+    if not isinstance(getattr(statement, "body", None), list) and not isinstance(statement, ast.Match):
+        return statement.end_lineno or statement.lineno
+    last = statement.lineno
+    for name in ("test", "target", "iter", "subject", "items", "args", "bases", "keywords", "returns"):
+        part = getattr(statement, name, None)
+        for node in part if isinstance(part, list) else [part] if part is not None else []:
+            ends = (getattr(inner, "end_lineno", None) or 0 for inner in ast.walk(node))
+            last = max(last, *ends)
+    return last
+
+
 def _leading(body: Sequence[ast.stmt]) -> int:
     """Return how many statements must stay first: a docstring and imports from ``__future__``."""
     count = 0
@@ -230,7 +243,7 @@ class _Marker:
                 result += [self._mark(region, number, statement), statement]
                 continue
             else:
-                number = self._number(region, line, line)
+                number = self._number(region, line, _last_line(statement))
             result += [self._mark(region, number, statement), self._statement(statement, region, number, header)]
         return result
 
@@ -257,7 +270,7 @@ class _Marker:
         inner = self._session.region(region)
         inner.entry = number
         inner.whole = self._number(inner, new.lineno, new.end_lineno or new.lineno)
-        again = self._number(inner, new.lineno, new.lineno)
+        again = self._number(inner, new.lineno, _last_line(new))
         body = self._body(new.body, inner, again)
         # The header runs once more after each round, but ``next`` of a range does nothing worth a mark.
         if not (isinstance(new, ast.For) and _is_range(new.iter)):
@@ -364,7 +377,8 @@ class AstMarks:
                 self._numbers[number] = found
         log = self._logs.get(get_ident()) or self._logs.setdefault(get_ident(), ThreadLog(get_ident()))
         if log.count >= BLOCK:
-            recent = set(log.spots)
+            # The older half may still belong to what came before the loop.
+            recent = set(log.spots[BLOCK // 2 :])
             log.flush(max(4 * BLOCK, self._max_marks // len(self._logs)))
             if not self._pace.spend_block(time_ns()):
                 found = self._go_quiet(statement.region, recent)

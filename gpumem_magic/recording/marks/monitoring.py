@@ -7,8 +7,8 @@ earlier cells however they are reached, with no hook on IPython. It costs 1 µs 
 cell, and 1 µs more after it (3,000 of them: 3 ms; a hook on ``compile`` would miss what earlier cells made, and a scan
 of all objects takes longer than that). PY_UNWIND and PY_THROW exist as global events only.
 
-Each thread has a stack of the notebook's frames, kept by these events; any event that does not fit the stack (a
-greenlet, a generator closed by the garbage collector) makes it be read again from the real frames. Frames themselves are never
+Each thread has a stack of the notebook's frames, kept by these events. An event that does not fit the stack (of a
+greenlet, of a generator closed by the garbage collector) makes it be read again from the real frames. Frames are never
 held, because they keep tensors alive.
 
 When lines run by the thousands (see `Pace`), the watch goes quiet: the locations that fired lately answer DISABLE, and

@@ -1,0 +1,258 @@
+"""Lines through sys.monitoring, against the frames that were really on the stack."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from marked_cells import HAS_FUNCTIONS, Enough, Joined, is_cell  # type: ignore[import-not-found]
+from random_programs import program  # type: ignore[import-not-found]
+
+from gpumem_magic.recording.marks import start
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+    from marked_cells import Notebook
+
+pytestmark = pytest.mark.skipif(not HAS_FUNCTIONS, reason="needs Python 3.12")
+
+FREE_IDS = (3, 4)
+
+
+def run_program(notebook: Notebook, seed: int, *, floods: bool) -> Joined:
+    earlier, cell = program(seed, floods=floods)
+    notebook.run(earlier)
+    notebook.truth.limit = len(notebook.truth.time_us) + 300
+    marks = start(is_cell, progress=notebook.truth.count if seed % 2 else None)
+    try:
+        notebook.run(cell, marks)
+    except (Exception, Enough):  # noqa: BLE001, S110 - programs may well end in one
+        pass
+    columns = marks.stop()
+    assert columns is not None
+    assert marks.notes == ()
+    return Joined(columns, notebook.truth, 0, ())
+
+
+def monitoring() -> Any:
+    return sys.monitoring  # type: ignore[attr-defined]
+
+
+def ranges(joined: Joined) -> list[tuple[int, int]]:
+    """Return the innermost entries that are more than one line."""
+    marks = joined.marks
+    both = [(place[0][1], last[0]) for place, last in zip(marks.places, marks.last_lines, strict=True) if place]
+    return [(first, last) for first, last in both if first != last]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_allocation_of_a_random_program_gets_its_line(notebook: Notebook, seed: int) -> None:
+    joined = run_program(notebook, seed, floods=False)
+    assert joined.inexact() == []
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_places_stay_right_when_lines_run_too_often(notebook: Notebook, seed: int) -> None:
+    assert run_program(notebook, seed, floods=True).wrong() == []
+
+
+def test_a_line_goes_on_after_a_function_returns_in_it(notebook: Notebook) -> None:
+    notebook.run("def f():\n    return alloc()")
+    joined = notebook.measured("x = f() + alloc()\ny = alloc()")
+    assert joined.innermost() == [2, 1, 2]
+    assert joined.given(0) == [("<cell 2>", 1, 1, "<module>"), ("<cell 1>", 2, 2, "f")]
+
+
+def test_top_level_await_and_interleaved_tasks(notebook: Notebook) -> None:
+    notebook.run(
+        "import asyncio\n"
+        "async def work(n):\n"
+        "    for _ in range(n):\n"
+        "        alloc()\n"
+        "        await asyncio.sleep(0)\n"
+        "        alloc()\n"
+        "    return alloc()\n"
+    )
+    joined = notebook.measured("x = await work(2) + alloc()\ny = await asyncio.gather(work(3), work(2))\nalloc()")
+    assert joined.inexact() == []
+    assert joined.innermost()[:6] == [4, 6, 4, 6, 7, 1]
+
+
+def test_unwinding_leaves_the_right_line(notebook: Notebook) -> None:
+    notebook.run("def f():\n    alloc()\n    raise ValueError")
+    joined = notebook.measured("try:\n    f()\nexcept ValueError: alloc()\nx = alloc()")
+    assert joined.innermost() == [2, 3, 4]
+    assert joined.inexact() == []
+
+
+def test_an_error_that_ends_the_cell(notebook: Notebook) -> None:
+    notebook.run("def f():\n    alloc()\n    raise MemoryError")
+    joined = notebook.measured("alloc()\nf()\nalloc()", error=MemoryError)
+    assert joined.innermost() == [1, 2]
+
+
+def test_a_generator_of_an_earlier_cell_goes_on_in_mid_line(notebook: Notebook) -> None:
+    notebook.run("def g():\n    while True:\n        x = (yield 1) or alloc()\n        alloc()\ng = g()\nnext(g)")
+    joined = notebook.measured("next(g)\nx = next(g) + alloc()")
+    assert joined.innermost() == [3, 4, 3, 4, 2]
+
+
+def test_code_that_runs_already_when_the_watch_begins(notebook: Notebook) -> None:
+    result: dict[str, Any] = {}
+
+    def begin() -> None:
+        result["marks"] = start(is_cell)
+
+    def end() -> None:
+        result["columns"] = result["marks"].stop()
+
+    notebook.namespace |= {"begin": begin, "end": end}
+    notebook.run("def f():\n    begin()\n    alloc()\nf()\nalloc()\nend()")
+    joined = Joined(result["columns"], notebook.truth, 0, ())
+    assert joined.innermost() == [3, 5]
+    assert joined.given(0)[0][1] == 4
+
+
+def test_two_threads_are_told_apart_or_not_told(notebook: Notebook) -> None:
+    notebook.namespace["threading"] = threading
+    notebook.run("def work():\n    alloc()\n")
+    joined = notebook.measured("alloc()\nt = threading.Thread(target=work)\nt.start(); t.join()\nalloc()")
+    assert joined.innermost() == [1, None, 4]
+    assert joined.reason(1) == "line unknown: two threads"
+
+
+def test_a_worker_alone_is_known(notebook: Notebook) -> None:
+    notebook.run("def work():\n    alloc()\n")
+    marks = start(is_cell)
+    thread = threading.Thread(target=notebook.namespace["work"])
+    thread.start()
+    thread.join()
+    columns = marks.stop()
+    assert columns is not None
+    joined = Joined(columns, notebook.truth, 0, ())
+    assert joined.innermost() == [2]
+    assert set(columns.thread.tolist()) == {notebook.truth.threads[0]}
+
+
+def test_a_plain_loop_goes_quiet_and_the_next_statement_is_exact(notebook: Notebook) -> None:
+    joined = notebook.measured("x = 0\nfor i in range(300_000):\n    x += i\n    if i == 250_000: alloc()\ny = alloc()")
+    # 1.2 M events; 8,192 marks are free, and 100,000 a second come on top.
+    assert len(joined.marks.place) < 100_000
+    assert joined.wrong() == []
+    assert joined.innermost()[1] == 5
+
+
+def test_a_flood_that_allocates_on_a_hot_line_says_which_lines(notebook: Notebook) -> None:
+    joined = notebook.measured(
+        "for i in range(200_000):\n    x = i\n    y = alloc() if i == 150_000 else 0\nz = alloc()"
+    )
+    assert joined.innermost() == [(1, 3), 4]
+    assert (1, 3) in ranges(joined)
+
+
+def test_lines_that_allocate_stay_exact_however_often_they_run(notebook: Notebook) -> None:
+    # 4 lines an allocation and 40,000 lines in all; without the counter the watch would go quiet.
+    source = "for i in range(8_000):\n    a = i\n    b = a\n    c = b\n    if i % 2: made()\nalloc()"
+    count = [0]
+
+    def made() -> None:
+        count[0] += 1
+
+    notebook.namespace["made"] = made
+    joined = notebook.measured(source, progress=lambda: count[0])
+    assert ranges(joined) == []
+
+
+def test_recursion_without_end_keeps_few_places(notebook: Notebook) -> None:
+    notebook.run(
+        "def f(n):\n    if n == 0:\n        return alloc()\n"
+        "    a = f(n - 1)\n    b = f(n - 1) if n > 8 else 0\n    return a"
+    )
+    joined = notebook.measured("f(12)")
+    assert joined.wrong() == []
+    assert len(joined.marks.places) < 20
+
+
+def test_nothing_stays_hooked(notebook: Notebook) -> None:
+    mon = monitoring()
+    notebook.run("def f():\n    return alloc()")
+    before = threading.active_count()
+    notebook.measured("for i in range(100_000):\n    x = i\nf()")
+    assert [mon.get_tool(tool) for tool in FREE_IDS] == [None, None]
+    assert threading.active_count() == before
+    mon.use_tool_id(FREE_IDS[0], "test")
+    try:
+        assert mon.get_events(FREE_IDS[0]) == 0
+        assert mon.get_local_events(FREE_IDS[0], notebook.namespace["f"].__code__) == 0
+    finally:
+        mon.free_tool_id(FREE_IDS[0])
+
+
+def test_no_free_tool_id_is_said(notebook: Notebook) -> None:
+    mon = monitoring()
+    for tool in FREE_IDS:
+        mon.use_tool_id(tool, f"other {tool}")
+    try:
+        marks = start(is_cell)
+        notebook.run("alloc()", marks)
+        assert marks.stop() is None
+        assert "other 3 and other 4" in marks.notes[0].text
+        assert [mon.get_tool(tool) for tool in FREE_IDS] == ["other 3", "other 4"]
+    finally:
+        for tool in FREE_IDS:
+            mon.free_tool_id(tool)
+
+
+def test_another_tools_disabled_lines_stay_disabled(notebook: Notebook) -> None:
+    mon = monitoring()
+    seen: list[int] = []
+
+    def on_line(code: CodeType, line: int) -> object:
+        if is_cell(code.co_filename):
+            seen.append(line)
+        return mon.DISABLE
+
+    mon.use_tool_id(mon.COVERAGE_ID, "coverage")
+    mon.register_callback(mon.COVERAGE_ID, mon.events.LINE, on_line)
+    mon.set_events(mon.COVERAGE_ID, mon.events.LINE)
+    try:
+        joined = notebook.measured("for i in range(100_000):\n    x = i\n    if i == 90_000: alloc()\nalloc()")
+    finally:
+        mon.set_events(mon.COVERAGE_ID, 0)
+        mon.register_callback(mon.COVERAGE_ID, mon.events.LINE, None)
+        mon.free_tool_id(mon.COVERAGE_ID)
+    assert joined.wrong() == []
+    # Line 1 begins at two places, before the loop and in it.
+    assert sorted(seen) == [1, 1, 2, 3, 4]
+
+
+def test_a_failing_file_test_becomes_a_note_and_the_cell_goes_on(notebook: Notebook) -> None:
+    def broken(filename: str) -> bool:
+        raise RuntimeError(f"no idea about {filename[:0]}files")
+
+    marks = start(broken)
+    notebook.run("x = alloc()", marks)
+    marks.stop()
+    assert notebook.namespace["x"] == 1
+    assert "RuntimeError: no idea about files" in marks.notes[0].text
+
+
+def test_overflow_keeps_the_newest_and_says_so(notebook: Notebook) -> None:
+    marks = start(is_cell, max_marks=1024)
+    notebook.run("alloc()\nfor i in range(1_500):\n    x = i\ny = alloc()", marks)
+    columns = marks.stop()
+    assert columns is not None
+    assert columns.dropped > 1000
+    assert len(columns.place) <= 1024 + 256
+    joined = Joined(columns, notebook.truth, 0, ())
+    assert joined.innermost() == [None, 4]
+    assert joined.reason(0) == "line unknown: its line marks were dropped, the newest ones are kept"
+
+
+def test_stop_twice_gives_the_same(notebook: Notebook) -> None:
+    marks = start(is_cell)
+    notebook.run("alloc()", marks)
+    assert marks.stop() is marks.stop()
