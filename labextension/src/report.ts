@@ -67,12 +67,16 @@ async function start(): Promise<void> {
   const theme = storedTheme();
   if (theme !== 'auto') host.dataset.gpumemTheme = theme;
   const view = new View(host, { standalone: true });
+  // Hidden first: the page is laid out once, and does not flash its static part before the view.
+  const fallback = document.getElementById('gpumem-fallback');
+  if (fallback !== null) fallback.hidden = true;
   const drawn = await view.show(decodeBase64(data.textContent ?? ''));
   // The text is a third larger than the bytes and nobody reads it again.
   data.textContent = '';
-  const fallback = document.getElementById('gpumem-fallback');
-  if (drawn && fallback !== null) fallback.hidden = true;
-  (document.querySelector('footer') ?? document.body).prepend(themeButton(host, view));
+  if (!drawn && fallback !== null) fallback.hidden = false;
+  (document.querySelector('footer') ?? document.body.appendChild(document.createElement('footer'))).prepend(
+    themeButton(host, view)
+  );
 }
 
 void start();

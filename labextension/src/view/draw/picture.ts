@@ -74,8 +74,8 @@ export function drawPicture(pen: Pen, width: number, height: number, scene: Scen
   pen.restore();
   drawRegions(pen, layout, viewport, scene.regions, colours);
   drawRuler(pen, layout, viewport, colours);
-  drawMarkers(pen, layout, viewport, scene.markers, scene.startUs, colours);
   drawAbove(pen, layout, above, colours);
+  drawMarkers(pen, layout, viewport, scene.markers, scene.startUs, colours);
   return { layout, scale, columns, viewport, curves, singles, above };
 }
 
@@ -102,15 +102,14 @@ function drawAbove(pen: Pen, layout: Layout, above: readonly Line[], colours: Co
   if (above.length === 0) return;
   const { plot } = layout;
   pen.font = FONT;
-  pen.textAlign = 'right';
+  pen.textAlign = 'left';
   pen.textBaseline = 'middle';
-  const text = above.map(line => `${line.name} ${formatBytes(line.most)}`).join(' · ');
-  const label = `↑ ${text}`;
-  const width = pen.measureText(label).width + 8;
+  const label = `↑ ${above.map(line => `${line.name} ${formatBytes(line.most)}`).join(' · ')}`;
+  // On the left, where memory has not yet grown and the fewest markers are.
   pen.fillStyle = colours.background;
   pen.globalAlpha = 0.88;
-  pen.fillRect(plot.x + plot.width - width, plot.y + 1, width, 16);
+  pen.fillRect(plot.x + 1, plot.y + 1, pen.measureText(label).width + 8, 16);
   pen.globalAlpha = 1;
   pen.fillStyle = colours.muted;
-  pen.fillText(label, plot.x + plot.width - 4, plot.y + 9);
+  pen.fillText(label, plot.x + 5, plot.y + 9);
 }

@@ -27,7 +27,7 @@ interface Member {
 
 /** A stretch with more steps, or more outlines, than this is drawn as bands only. */
 export const MOST_STEPS = 600;
-const MOST_CORNERS = 10_000;
+const MOST_CORNERS = 6_000;
 
 /**
  * Outlines of allocations of at least `smallest` bytes between two moments (both included), or null when there would

@@ -145,7 +145,11 @@ export function missingList(device: Device): HTMLElement | null {
   const entries = Object.entries(device.missing);
   if (entries.length === 0) return null;
   // "allocatedBefore" and "allocated_before" are both "allocated before".
-  const words = (name: string): string => name.replace(/_|(?=[A-Z])/g, ' ').toLowerCase();
+  const words = (name: string): string =>
+    name
+      .replace(/_|(?=[A-Z])/g, ' ')
+      .toLowerCase()
+      .replace(/ us$/, ' time');
   return h(
     'details',
     {},

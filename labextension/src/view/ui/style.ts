@@ -141,6 +141,7 @@ tr:hover .copy, tr:focus-within .copy, tr:focus .copy { visibility: visible; }
 .tooltip .head { display: flex; gap: 7px; align-items: center; font-weight: 600; font-size: 13px; }
 .tooltip .code { display: block; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 .tooltip .stack { margin-top: 3px; }
+.tooltip .grave { color: var(--gm-danger); }
 .sheet { position: absolute; z-index: ${Z.sheet}; inset: 8px; overflow: auto; padding: 14px 18px; background: var(--gm-raised); border: 1px solid var(--gm-border);
   border-radius: 9px; box-shadow: 0 8px 32px rgb(0 0 0 / .3); }
 .sheet h3 { margin: 0 0 8px; font-size: 15px; }

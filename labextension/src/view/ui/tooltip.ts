@@ -1,5 +1,6 @@
 /** What lies under the mouse: bytes, time, line, source and stack. */
 
+import { isGrave } from '../draw/frame';
 import { lineAt } from '../draw/lines';
 import { type Colours, toneColour } from '../draw/palette';
 import { formatBytes, formatMoment } from '../format';
@@ -22,6 +23,9 @@ export interface Pointed {
 
 const OFFSET_PX = 14;
 const STACK_PARTS = 7;
+/** Markers within this share of the width are meant. */
+const NEAR_SHARE = 0.006;
+const MOST_MARKERS = 3;
 
 export class Tooltip {
   readonly element = h('div', { class: 'tooltip', role: 'tooltip', hidden: true });
@@ -35,8 +39,8 @@ export class Tooltip {
   show(pointed: Pointed | null, box: { width: number; height: number }, colours: Colours): void {
     this.element.hidden = pointed === null;
     if (pointed === null) return;
-    // The content changes far less often than the mouse moves.
-    const key = `${pointed.moment} ${pointed.picked?.band} ${pointed.lifetime} ${this.#session.colorBy} ${pointed.source.recording.index}`;
+    // The content stays while the mouse only moves up and down inside a band.
+    const key = `${pointed.moment} ${pointed.picked?.band} ${pointed.lifetime} ${Math.round(pointed.x)} ${this.#session.colorBy} ${pointed.source.recording.index}`;
     if (key !== this.#shown) {
       this.#shown = key;
       replace(this.element, ...this.#content(pointed, colours));
@@ -55,7 +59,8 @@ export class Tooltip {
       { class: 'muted' },
       `at ${this.#time(pointed.us)}: ${formatBytes(pointed.total)} allocated${this.#others(pointed)}`
     );
-    if (picked === null) return [time];
+    const around = [...this.#regions(pointed.us), ...this.#markers(pointed)];
+    if (picked === null) return [...around, time];
     const band = source.curves.banding.bands[picked.band] as Band;
     const swatch = h('span', { class: 'swatch' });
     swatch.style.background = toneColour(band.tone, colours);
@@ -70,7 +75,7 @@ export class Tooltip {
       h('div', {}, `${formatBytes(picked.bytes)} of ${band.label === label ? 'this line' : band.label} here`)
     ];
     if (lifetime !== null) out.push(...this.#allocation(source, lifetime));
-    out.push(time);
+    out.push(...around, time);
     return out;
   }
 
@@ -91,6 +96,28 @@ export class Tooltip {
       .filter(({ value }) => value !== null)
       .map(({ name, value }) => `, ${name} ${formatBytes(value as number)}`)
       .join('');
+  }
+
+  /** The named regions around a moment, from the outside in. */
+  #regions(us: number): Node[] {
+    const names = this.#session.regions
+      .filter(region => region.fromUs <= us && us < region.toUs)
+      .map(({ name }) => name);
+    return names.length === 0
+      ? []
+      : [h('div', { class: 'muted' }, 'in ', ...names.flatMap((name, k) => [k === 0 ? '' : ' › ', bdi(name)]))];
+  }
+
+  /** What a marker near the mouse says in full. */
+  #markers({ us, source }: Pointed): Node[] {
+    const { axis, spanU } = this.#session.viewport;
+    const { markers } = source.recording.device;
+    const { startUs } = this.#session.source.recording.device;
+    const near = spanU * NEAR_SHARE;
+    return markers
+      .filter(marker => Math.abs(axis.uOfUs(marker.timeUs - startUs) - axis.uOfUs(us)) < near)
+      .slice(0, MOST_MARKERS)
+      .map(marker => h('div', { class: isGrave(marker.kind) ? 'grave' : 'muted' }, bdi(marker.text)));
   }
 
   #time(us: number): string {
