@@ -17,7 +17,6 @@ import itertools
 import re
 import threading
 from collections import deque
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic._format import format_count
@@ -28,7 +27,7 @@ from gpumem_magic.recording.ticker import call_every
 from gpumem_magic.trace.collector import paused_collector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import ModuleType
 
     from gpumem_magic.recording.notes import Notes
@@ -97,6 +96,7 @@ class CpuSource:
         self._max_entries = max_entries
         self._notes = notes
         self._rows: list[tuple[int, int, int]] = []
+        self._alive: set[int] = set()
         self._running = False
         self._truncated = False
         self._thread = 0
@@ -172,7 +172,8 @@ class CpuSource:
         self._blocks.clear()
         room = self._max_entries - len(self._rows)
         with paused_collector():
-            rows = list(itertools.islice(_allocations(result.experimental_event_tree()), room + 1))
+            seen = _without_foreign_frees(_allocations(result.experimental_event_tree()), self._alive)
+            rows = list(itertools.islice(seen, room + 1))
         if len(rows) > room:
             rows.pop()
             self._truncated = True
@@ -239,7 +240,10 @@ class CpuSource:
 
 
 def _allocations(nodes: list[Any]) -> Iterator[tuple[int, int, int]]:
-    """Yield (nanoseconds, address, signed bytes) of CPU allocation events, depth first."""
+    """Yield (nanoseconds, address, signed bytes) of CPU allocation events.
+
+    Depth first, which is the order in time: they are all of one thread.
+    """
     stack = [iter(nodes)]
     while stack:
         for node in stack[-1]:
@@ -254,14 +258,12 @@ def _allocations(nodes: list[Any]) -> Iterator[tuple[int, int, int]]:
             stack.pop()
 
 
-def _without_foreign_frees(rows: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Drop frees of blocks that were not allocated in `rows`.
+def _without_foreign_frees(rows: Iterable[tuple[int, int, int]], alive: set[int]) -> Iterator[tuple[int, int, int]]:
+    """Drop frees of blocks that were not allocated before in `rows`; `alive` holds the addresses that were.
 
     torch looks their size up in a table that is kept only while a profiler runs, so it may be the size of another
     block that once had the same address.
     """
-    alive: set[int] = set()
-    kept = []
     for row in rows:
         if row[2] >= 0:
             alive.add(row[1])
@@ -269,8 +271,7 @@ def _without_foreign_frees(rows: list[tuple[int, int, int]]) -> list[tuple[int, 
             alive.remove(row[1])
         else:
             continue
-        kept.append(row)
-    return kept
+        yield row
 
 
 def _trace_from_rows(rows: list[tuple[int, int, int]], started_us: int, ended_us: int) -> Trace:
@@ -278,8 +279,6 @@ def _trace_from_rows(rows: list[tuple[int, int, int]], started_us: int, ended_us
 
     from gpumem_magic.trace.model import Action, DeviceTrace, Events, Trace
 
-    # Trees of several profiler runs, and events below a region, are not in time order yet.
-    rows = _without_foreign_frees(sorted(rows, key=itemgetter(0)))
     time_ns = np.fromiter((row[0] for row in rows), np.int64, len(rows))
     addr = np.fromiter((row[1] for row in rows), np.uint64, len(rows))
     size = np.fromiter((row[2] for row in rows), np.int64, len(rows))

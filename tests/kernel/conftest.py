@@ -119,3 +119,9 @@ def fresh_kernel(tmp_path: Path) -> Iterator[Kernel]:
     running.start()
     yield running
     running.stop()
+
+
+@pytest.fixture
+def new_kernel() -> type[Kernel]:
+    """For a kernel that is started in a special way."""
+    return Kernel

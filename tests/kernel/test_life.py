@@ -185,10 +185,8 @@ def test_our_own_failure_is_one_line(fresh_kernel):
     assert len(cell.text().splitlines()) == 1
 
 
-def test_live_line_of_a_long_cell_is_emptied_and_the_report_comes_last(tmp_path):
-    from tests.kernel.conftest import Kernel
-
-    kernel = Kernel(tmp_path)
+def test_live_line_of_a_long_cell_is_emptied_and_the_report_comes_last(new_kernel, tmp_path):
+    kernel = new_kernel(tmp_path)
     kernel.start(JPY_SESSION_NAME=str(tmp_path / "n.ipynb"))
     try:
         kernel.run(f"import torch, time\n{LOAD}")

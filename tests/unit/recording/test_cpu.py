@@ -1,0 +1,230 @@
+"""The CPU source against torch itself."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from gpumem_magic.recording.cpu import CpuSource
+from gpumem_magic.recording.model import Cell, Outcome, SourceKind
+from gpumem_magic.recording.notes import Notes
+from gpumem_magic.recording.options import RecordOptions
+from gpumem_magic.recording.recorder import Recorder
+from gpumem_magic.recording.ticker import shut_down
+from gpumem_magic.trace.model import Action
+
+torch = pytest.importorskip("torch")
+
+KIB = 1024
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left():
+    yield
+    shut_down()
+
+
+def record(run, **options):
+    recorder = Recorder(RecordOptions(**options))
+    recorder.start()
+    result = run()
+    recording = recorder.stop(Cell(None, None, ""))
+    return recording, result
+
+
+def events_of(recording):
+    (device,) = recording.trace.devices
+    assert device.key == "cpu"
+    assert not device.has_snapshot
+    return device.events
+
+
+def test_every_allocation_and_free_of_the_block():
+    kept = []
+
+    def run():
+        lost = torch.empty(256)
+        kept.append(torch.empty(512))
+        del lost
+
+    recording, _ = record(run)
+    assert recording.source is SourceKind.CPU
+    assert recording.outcome is Outcome.OK
+    events = events_of(recording)
+    assert [Action(action).name for action in events.action] == ["ALLOC", "ALLOC", "FREE_REQUESTED", "FREE_COMPLETED"]
+    assert events.size.tolist() == [KIB, 2 * KIB, KIB, KIB]
+    assert len(set(events.addr[[0, 2, 3]].tolist())) == 1
+    assert np.all(np.diff(events.time_us) >= 0)
+    assert recording.started_us <= events.time_us[0]
+    assert events.time_us[-1] <= recording.ended_us
+
+
+def test_peak_and_rest_equal_the_storages():
+    layers = [torch.nn.Linear(64, 64) for _ in range(4)]
+
+    def run():
+        x = torch.randn(32, 64)
+        for layer in layers:
+            x = layer(x).relu()
+        x.sum().backward()
+        return [layer.weight.grad for layer in layers]
+
+    recording, grads = record(run)
+    events = events_of(recording)
+    signed = np.where(events.action == Action.ALLOC, events.size, 0)
+    signed[events.action == Action.FREE_COMPLETED] = -events.size[events.action == Action.FREE_COMPLETED]
+    biases = [layer.bias.grad for layer in layers]
+    assert signed.sum() == sum(grad.untyped_storage().nbytes() for grad in (*grads, *biases))
+    assert signed.cumsum().max() > signed.sum()
+
+
+def test_frees_of_older_memory_are_left_out_because_their_size_is_not_known():
+    old = [torch.empty(100) for _ in range(50)]
+    recording, _ = record(old.clear)
+    assert recording.trace.devices == ()
+    # The same address again, unseen by any profiler, must not come back with its former size.
+    recording, first = record(lambda: torch.empty(333))
+    del first
+    second = [torch.empty(333) for _ in range(10)]
+    recording, _ = record(second.clear)
+    assert recording.trace.devices == ()
+
+
+def test_regions_of_the_user_do_not_hide_what_is_inside():
+    def run():
+        with torch.profiler.record_function("outer"), torch.profiler.record_function("inner"):
+            inside = torch.empty(256)
+        return inside, torch.empty(512)
+
+    recording, _ = record(run)
+    events = events_of(recording)
+    assert events.size[events.action == Action.ALLOC].tolist() == [KIB, 2 * KIB]
+
+
+def test_more_events_than_allowed_keeps_the_first_and_says_so():
+    kept: list[object] = []
+    recording, _ = record(lambda: kept.extend(torch.empty(16) for _ in range(40)), max_entries=25)
+    events = events_of(recording)
+    assert int(np.count_nonzero(events.action == Action.ALLOC)) == 25
+    assert recording.truncated
+    assert any("first 25 events" in note.text and "--max-entries 50" in note.text for note in recording.notes)
+
+
+def test_events_are_counted_while_the_block_runs(monkeypatch):
+    """A long block with few events allowed: the profiler is off before the block ends."""
+    monkeypatch.setattr("gpumem_magic.recording.cpu._BYTES_AN_EVENT", 0)
+    notes = Notes()
+    source = CpuSource(torch, 30, notes)
+    began = time.time_ns() // 1000
+    source.start()
+    kept = []
+    deadline = time.monotonic() + 10
+    while torch._C._autograd._profiler_enabled() and time.monotonic() < deadline:
+        kept.append(torch.empty(16))
+        time.sleep(0.01)
+    assert not torch._C._autograd._profiler_enabled()
+    evidence = source.stop(began, time.time_ns() // 1000)
+    assert evidence.truncated
+    assert evidence.trace is not None
+    assert len(evidence.trace.devices[0].events) == 30
+
+
+def test_counting_in_between_loses_nothing(monkeypatch):
+    monkeypatch.setattr("gpumem_magic.recording.cpu._BYTES_AN_EVENT", 0)
+    kept = []
+
+    def run():
+        for _ in range(60):
+            kept.append(torch.empty(16))
+            time.sleep(0.01)
+
+    recording, _ = record(run)
+    events = events_of(recording)
+    assert int(np.count_nonzero(events.action == Action.ALLOC)) == 60
+    assert not recording.truncated
+
+
+def test_the_profiler_is_off_and_nothing_is_replaced_afterwards():
+    profiler = torch.autograd.profiler
+    before = (profiler._enable_profiler, profiler._prepare_profiler)
+    record(lambda: torch.empty(4))
+    assert not torch._C._autograd._profiler_enabled()
+    assert (profiler._enable_profiler, profiler._prepare_profiler) == before
+
+
+def test_nothing_is_written_to_standard_error(capfd):
+    old = [torch.empty(8) for _ in range(600)]
+    record(old.clear)
+    record(lambda: torch.empty(4))
+    assert capfd.readouterr().err == ""
+
+
+def test_a_block_in_another_block():
+    inner = []
+
+    def run():
+        outside = torch.empty(256)
+        inner.append(record(lambda: torch.empty(512))[0])
+        return outside
+
+    recording, _ = record(run)
+    assert inner[0].source is SourceKind.COUNTERS
+    assert events_of(recording).size.tolist() == [KIB, 2 * KIB, 2 * KIB, 2 * KIB]
+
+
+def test_recording_on_another_thread():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(record(lambda: torch.empty(256))[0]))
+    thread.start()
+    thread.join()
+    assert events_of(found[0]).size.tolist()[0] == KIB
+
+
+def test_readings_are_the_hosts():
+    recording, _ = record(lambda: torch.empty(4))
+    (before,), (after,) = recording.before, recording.after
+    assert before.device == after.device == "cpu"
+    assert after.allocated is None
+    assert "allocated" in after.missing
+    assert after.process_used > 10 * KIB * KIB
+    assert after.device_total > after.device_used > 0
+    assert before.time_us <= recording.started_us <= recording.ended_us <= after.time_us
+
+
+def test_recordings_keep_nothing_alive():
+    recording, kept = record(lambda: torch.empty(4))
+    import weakref
+
+    watch = weakref.ref(kept)
+    del kept
+    gc.collect()
+    assert watch() is None
+    assert recording.trace is not None
+
+
+def test_a_device_that_is_not_there_is_named():
+    recording, _ = record(lambda: torch.empty(4), device="3")
+    assert any("no device 3 here" in note.text for note in recording.notes)
+    assert recording.trace.devices == ()
+
+
+def test_a_fork_inside_a_recording_leaves_the_child_alone():
+    def run():
+        kept = torch.empty(256)
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        return kept
+
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forks beside threads, which torch itself has
+        recording, _ = record(run)
+    assert events_of(recording).size.tolist() == [KIB]
