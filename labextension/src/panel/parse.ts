@@ -111,6 +111,7 @@ function kernel(value: Fields): KernelState {
     })),
     missing: reasons(value.missing),
     python: text(value.python),
+    lastActivityUs: number(value.lastActivityUs),
     opensDevice: typeof value.opensDevice === 'boolean' ? value.opensDevice : null
   };
   if ('package' in value) {

@@ -100,6 +100,8 @@ export interface KernelState {
   package?: string | null;
   /** The kernel's interpreter, so that the panel can name where to install. */
   python?: string | null;
+  /** When it last did anything, so that idle kernels that hold memory are seen for what they are. */
+  lastActivityUs?: number | null;
   /** Whether the kernel or a child has the device open; only told where PIDs cannot be matched (containers). */
   opensDevice?: boolean | null;
 }

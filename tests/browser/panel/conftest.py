@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 GIB = 2**30
-DEVICES = 8
-TOTAL = 141 * GIB
 
 
 def _fake_nvml_class() -> Any:
@@ -27,31 +25,19 @@ def _fake_nvml_class() -> Any:
     return module.FakeNvml
 
 
-def device(**fields: Any) -> dict[str, Any]:
-    """One idle H200, except for what is named."""
-    usual = {
-        "name": "NVIDIA H200",
-        "total": TOTAL,
-        "used": GIB,
-        "reserved": GIB // 2,
-        "free": TOTAL - GIB - GIB // 2,
-        "utilization": 0,
-        "temperature": 31,
-        "power_mw": 77_000,
-        "limit_mw": 700_000,
-    }
-    usual.update(fields)
-    if "free" not in fields:
-        usual["free"] = usual["total"] - usual["used"] - usual["reserved"]
-    return usual
-
-
 class PanelServer:
     """A server with a fake NVML, and the kernels that a test starts on it."""
 
     def __init__(self, jupyter: Any, fake: Any) -> None:
         self.jupyter = jupyter
         self.fake = fake
+
+    @staticmethod
+    def device(**fields: Any) -> dict[str, Any]:
+        """One device of 100 GiB that is idle, except for what is named."""
+        usual = {"name": "NVIDIA H200", "total": 100 * GIB, "used": GIB, "reserved": GIB, "utilization": 0}
+        usual |= {"temperature": 31, "power_mw": 77_000, "limit_mw": 700_000} | fields
+        return {"free": usual["total"] - usual["used"] - usual["reserved"], **usual}
 
     def start_kernel(self, path: str) -> dict[str, Any]:
         """Start a notebook's kernel; return it as the monitor sees it (`id`, `pid`, …)."""
@@ -79,7 +65,9 @@ class PanelServer:
 
 
 @pytest.fixture(scope="module")
-def panel_server(start_jupyter: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., PanelServer]:
+def panel_server(
+    start_jupyter: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., PanelServer]:
     """Give a function that starts a server over its own fake NVML; arguments as for ``start_jupyter``."""
 
     def start(app: str = "lab", **options: Any) -> PanelServer:

@@ -143,6 +143,7 @@ export class DeviceCard implements ItemView<DeviceState> {
   /** A new state: everything may differ. */
   update(device: DeviceState): void {
     const { trans } = this._context;
+    const total = this._device?.memoryTotal;
     this._device = device;
     const silent = isSilent(device);
     const processes = processesOf(device);
@@ -171,7 +172,7 @@ export class DeviceCard implements ItemView<DeviceState> {
     if (processes.some(process => process.owner === 'kernel')) {
       this.card.suggest();
     }
-    this._numbers(device, true);
+    this._numbers(device, total !== device.memoryTotal);
   }
 
   /** New numbers for the device that `update` was last given. */

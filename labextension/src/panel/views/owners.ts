@@ -1,7 +1,7 @@
 /** The list under a bar: who holds how much, what can be done about it. It is the bar's legend, too. */
 
 import { formatAge } from '../format';
-import type { ProcessState } from '../protocol';
+import type { KernelState, ProcessState } from '../protocol';
 import { type OwnerRow, ownerRows } from '../rows';
 import type { Segment } from '../segments';
 import { paint, segmentName } from './bar';
@@ -14,6 +14,8 @@ const SHOWN_OTHERS = 5;
 /** A kernel's own PID and its first workers; data loaders come by the dozen. */
 const SHOWN_CHILDREN = 3;
 
+/** From five minutes on it is worth saying for how long a kernel has held memory and done nothing. */
+const LONG_IDLE_S = 300;
 /** A longer second line is cut off by the style sheet (two lines at 220 px), and told in full by the tooltip. */
 const LONG_DETAIL = 56;
 
@@ -77,11 +79,11 @@ class OwnerView implements ItemView<OwnerRow> {
   private _kernelDetail(row: OwnerRow): string[] {
     const { model, trans } = this._context;
     const more = row.processes.length - SHOWN_CHILDREN;
-    const state = model.kernel(row.kernelId)?.executionState;
+    const kernel = model.kernel(row.kernelId);
     return [
       ...row.processes.slice(0, SHOWN_CHILDREN).map(child => this._pid(child, row.processes.length > 1)),
       ...(more > 0 ? [trans._n('%1 more process', '%1 more processes', more, more)] : []),
-      ...(state ? [this._state(state)] : [])
+      ...(kernel?.executionState ? [this._state(kernel, kernel.executionState)] : [])
     ];
   }
 
@@ -123,11 +125,12 @@ class OwnerView implements ItemView<OwnerRow> {
     return withBytes && process.used !== null ? `${name} ${bytesText(this._context, process.used)}` : name;
   }
 
-  private _state(state: string): string {
-    const { trans } = this._context;
+  private _state(kernel: KernelState, state: string): string {
+    const { model, trans } = this._context;
+    const restS = ((model.state?.timeUs ?? 0) - (kernel.lastActivityUs ?? Number.POSITIVE_INFINITY)) / 1e6;
     switch (state) {
       case 'idle':
-        return trans.__('idle');
+        return restS >= LONG_IDLE_S ? trans.__('idle for %1', formatAge(restS)) : trans.__('idle');
       case 'busy':
         return trans.__('busy');
       case 'starting':

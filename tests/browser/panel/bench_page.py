@@ -1,0 +1,86 @@
+"""What the panel costs the page. Run by hand: ``pytest tests/browser/panel/bench_page.py -s``; it asserts nothing.
+
+Main thread: share of a core that the page's tasks take at one reading a second of eight unfolded devices, with the
+panel shown and hidden in turn. Heap and nodes: before and after 3,600 readings that are sent through the panel's own
+socket as fast as the page takes them, after a garbage collection each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+GIB = 2**30
+SECONDS = 15
+ROUNDS = 3
+TICKS = 3600
+KEEP_SOCKETS = """
+  window.sockets = [];
+  window.WebSocket = class extends WebSocket { constructor(...a) { super(...a); window.sockets.push(this); } };
+"""
+# A delta each, one hour of them in all, with a pause for the page every 20.
+REPLAY = """async ticks => {
+  const feed = window.sockets.find(socket => socket.url.includes('gpumem-magic/feed'));
+  const take = feed.onmessage;
+  feed.onmessage = null;
+  const start = Date.now() * 1000;
+  for (let tick = 1; tick <= ticks; tick += 1) {
+    const devices = Array.from({length: 8}, (_, index) => ({
+      index, memoryUsed: (20 + 10 * Math.sin(tick / 50 + index)) * 2 ** 30, memoryReserved: 2 ** 29, memoryFree: null,
+      utilization: tick % 100, temperatureC: 50 + tick % 20, powerW: 300 + tick % 100,
+    }));
+    take({data: JSON.stringify({type: 'delta', timeUs: start + tick * 1e6, devices, host: {memoryUsed: tick * 1e6}})});
+    if (tick % 20 === 0) { await new Promise(resolve => requestAnimationFrame(resolve)); }
+  }
+  feed.onmessage = take;
+}"""
+
+
+def metrics(session: Any) -> dict[str, float]:
+    return {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+
+
+def share(session: Any, page: Any) -> float:
+    before = metrics(session)
+    page.wait_for_timeout(SECONDS * 1000)
+    after = metrics(session)
+    return (after["TaskDuration"] - before["TaskDuration"]) / (after["Timestamp"] - before["Timestamp"])
+
+
+def settled(session: Any) -> tuple[float, float]:
+    session.send("HeapProfiler.collectGarbage")
+    now = metrics(session)
+    return now["JSHeapUsedSize"] / 2**20, now["Nodes"]
+
+
+def test_cost_of_the_page(panel_server: Callable[..., Any], page: Any) -> None:
+    server = panel_server(
+        "lab", notebooks={"train.ipynb": ["1"]}, settings={"gpumem-magic:panel": {"showStatusItem": False}}
+    )
+    server.show(*(server.device() for _ in range(8)))
+    kernel = server.start_kernel("train.ipynb")
+    server.show(*(server.device(used=31 * GIB, processes=[{"pid": kernel["pid"], "used": 30 * GIB}]) for _ in range(8)))
+    page.add_init_script(KEEP_SOCKETS)
+    server.open(page)
+    page.wait_for_function("() => document.querySelectorAll('.gpumem-device [aria-expanded=true]').length === 8")
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable")
+    shown, hidden = [], []
+    for _ in range(ROUNDS):
+        page.evaluate("() => window.jupyterapp.shell.collapseRight()")
+        hidden.append(share(session, page))
+        page.evaluate("async () => { await window.jupyterapp.commands.execute('gpumem-magic:open'); }")
+        page.wait_for_timeout(3000)
+        shown.append(share(session, page))
+    heap, nodes = settled(session)
+    page.evaluate(REPLAY, TICKS)
+    full_heap, full_nodes = settled(session)
+    page.evaluate(REPLAY, TICKS)
+    last_heap, last_nodes = settled(session)
+    print()
+    print("main thread, panel shown: ", ", ".join(f"{one:.2%}" for one in shown))
+    print("main thread, panel hidden:", ", ".join(f"{one:.2%}" for one in hidden))
+    print(f"heap: {heap:.1f} MiB; after {TICKS} readings {full_heap:.1f}; after as many again {last_heap:.1f}")
+    print(f"DOM nodes: {nodes:.0f}, {full_nodes:.0f}, {last_nodes:.0f}")
