@@ -74,19 +74,25 @@ class Canvas:
         """Fill a rectangle."""
         self.polygon(np.array([(x, y), (x + width, y), (x + width, y + height), (x, y + height)], float), fill)
 
-    def polygon(
-        self, points: NDArray[np.float64], fill: str, *, edge: str | None = None, width: float = 0.5, alpha: float = 1.0
-    ) -> None:
+    def polygon(self, points: NDArray[np.float64], fill: str, *, alpha: float = 1.0) -> None:
         """Fill a polygon, shape ``(n, 2)``; it closes itself."""
+        self.polygons([points], fill, alpha=alpha)
+
+    def polygons(self, parts: Sequence[NDArray[np.float64]], fill: str, *, alpha: float = 1.0) -> None:
+        """Fill several polygons of one colour at once."""
+        if not parts:
+            return
         context = self._renderer.new_gc()
-        context.set_foreground(edge if edge is not None else fill)
-        # Without an outline of its own colour, Agg leaves hairlines between neighbouring areas.
-        context.set_linewidth(width * _POINTS if edge is not None else 0.0)
+        context.set_linewidth(0.0)
         context.set_alpha(alpha)
         context.set_antialiased(True)
-        codes = np.full(len(points) + 1, Path.LINETO, Path.code_type)
-        codes[0], codes[-1] = Path.MOVETO, Path.CLOSEPOLY
-        path = Path(np.concatenate([points, points[:1]]), codes)
+        vertices, codes = [], []
+        for points in parts:
+            vertices += [points, points[:1]]
+            part = np.full(len(points) + 1, Path.LINETO, Path.code_type)
+            part[0], part[-1] = Path.MOVETO, Path.CLOSEPOLY
+            codes.append(part)
+        path = Path(np.concatenate(vertices), np.concatenate(codes))
         self._renderer.draw_path(context, path, self._to_pixels, (*to_rgb(fill), alpha))
         context.restore()
 

@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpumem_magic.analysis.model import Group
 
-__all__ = ["BACKGROUND", "BEFORE", "DANGER", "FOREGROUND", "GRID", "HATCH", "LINES", "MUTED", "OTHER", "group_color"]
+__all__ = [
+    "BACKGROUND",
+    "BEFORE",
+    "DANGER",
+    "FOREGROUND",
+    "GRID",
+    "HATCH",
+    "LINES",
+    "MUTED",
+    "OTHER",
+    "SPIKES",
+    "group_color",
+]
 
 BACKGROUND = "#ffffff"
 FOREGROUND = "#1b1f24"
@@ -20,6 +32,8 @@ DANGER = "#b3121d"
 BEFORE = "#c6cad0"
 HATCH = "#a9afb8"
 OTHER = "#6d747d"
+# What rose and fell between two columns of the picture.
+SPIKES = "#b9bec6"
 LINES = {
     "reserved": "#1b1f24",
     "device used": "#5b6470",

@@ -32,6 +32,8 @@ _PANEL = 236
 _AXIS = 30
 _ROW = 29
 _MOST_DEVICES = 4
+# A layer thinner than this, in CSS pixels, cannot be seen; its row in the legend names it.
+_LEAST_HEIGHT = 0.2
 
 
 def _without_source(text: str) -> str:
@@ -74,7 +76,7 @@ class _Panel:
 
         A reserved that only stands there from earlier cells, far above, is named at the upper edge instead.
         """
-        main = max(int(self.scene.total.max(initial=0)), self.device.headline.allocated_peak or 0, 1)
+        main = max(int(self.scene.highest.max(initial=0)), self.device.headline.allocated_peak or 0, 1)
         for lane, _, value in self.scene.lanes:
             if lane.name == "reserved" and len(value):
                 top = int(value.max())
@@ -113,21 +115,36 @@ class _Panel:
             self.canvas.text(self.left - 7, y + 4, label, size=11, color=palette.MUTED, anchor="right")
 
     def _bands(self) -> None:
-        low = np.zeros(len(self.scene.x))
-        for band in self.scene.bands:
-            high = low + band.value
-            if self.scene.stepped:
-                upper, lower = self._stepped(self.scene.x, high), self._stepped(self.scene.x, low)
-            else:
-                upper, lower = (np.stack([self.px(self.scene.x), self.py(v)], axis=1) for v in (high, low))
-            if len(upper):
-                # The outline in the band's own colour closes hairlines; a spike thinner than a pixel stays visible.
-                self.canvas.polygon(np.concatenate([upper, lower[::-1]]), band.color, edge=band.color)
-            low = high
-        total = self.scene.total.astype(float)
-        # Where steps are as dense as pixels, an outline would paint over the bands.
-        if self.scene.stepped and 0 < len(total) < _PLOT:
-            self.canvas.line(self._stepped(self.scene.x, total), palette.FOREGROUND, width=0.7, alpha=0.6)
+        """Paint from the top layer down, each down to the axis: the next covers what is below, without hairlines."""
+        x, bands = self.scene.x, self.scene.bands
+        if not len(x):
+            return
+        if self.scene.stepped:
+            spikes = self.scene.highest
+            self.canvas.polygons(self._runs(x, spikes.astype(float), spikes - self.scene.total), palette.SPIKES)
+        top = np.cumsum([band.value for band in bands], axis=0).astype(float)
+        for band, high in zip(reversed(bands), reversed(top), strict=True):
+            self.canvas.polygons(self._runs(x, high, band.value), band.color)
+        # Where steps come close, an outline would paint over the bands.
+        if self.scene.stepped and len(x) < _PLOT / 2:
+            self.canvas.line(self._stepped(x, top[-1]), palette.FOREGROUND, width=0.6, alpha=0.5)
+
+    def _runs(
+        self, x: NDArray[np.float64], high: NDArray[np.float64], own: NDArray[np.int64]
+    ) -> list[NDArray[np.float64]]:
+        """Cut a layer into the stretches where it is there: elsewhere its edge would tint the layers below."""
+        if not self.scene.stepped:
+            points = np.stack([self.px(x), self.py(high)], axis=1)
+            return [np.concatenate([points, [(points[-1, 0], self.bottom), (points[0, 0], self.bottom)]])]
+        there = own * (self.bottom - self.top) > _LEAST_HEIGHT * self.highest
+        edges = np.diff(np.concatenate([[False], there, [False]]).astype(np.int8))
+        across = np.append(x, 1.0)
+        parts = []
+        for first, last in zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True):
+            places = np.repeat(across[first : last + 1], 2)[1:-1]
+            points = np.stack([self.px(places), self.py(np.repeat(high[first:last], 2))], axis=1)
+            parts.append(np.concatenate([points, [(points[-1, 0], self.bottom), (points[0, 0], self.bottom)]]))
+        return parts
 
     def _lanes(self) -> None:
         dashes = {"device used": (2, 3), "process used": (7, 3), "host used": (2, 3)}
@@ -273,6 +290,12 @@ def _caption(analysis: Analysis, scenes: list[Scene]) -> list[tuple[str, str]]:
         places = "an idle stretch" if count == 1 else f"{count} idle stretches"
         text = f"Time axis: {places} ({format_duration(axis.folded_us / 1e6)}) folded."
         lines.append((text, palette.MUTED))
+    if any(
+        np.any(scene.highest - scene.total > 0.02 * max(int(scene.highest.max()), 1))
+        for scene in scenes
+        if len(scene.x)
+    ):
+        lines.append(("Pale tips: memory held too briefly for a column of this picture.", palette.MUTED))
     warnings = [note for note in analysis.notes if note.level == "warning"]
     lines += [(f"! {note.text}", palette.DANGER) for note in warnings[:3]]
     hidden = len(analysis.devices) - _MOST_DEVICES

@@ -43,11 +43,13 @@ class Scene:
     axis
         The folded time axis.
     x
-        Places 0 to 1, not falling, shape ``(n,)``. Values hold until the next place.
+        Places 0 to 1, not falling, shape ``(n,)``. Values hold until the next place; the last at a place counts.
     bands
         From the bottom to the top, each with values of shape ``(n,)``.
     total
         Their sum.
+    highest
+        The most that was allocated from each place to the next: `total` or, where it changes too fast to draw, more.
     peak_x
         Where the peak lies, or None.
     lanes
@@ -60,25 +62,40 @@ class Scene:
     x: NDArray[np.float64]
     bands: tuple[Band, ...]
     total: NDArray[np.int64]
+    highest: NDArray[np.int64]
     peak_x: float | None
     lanes: tuple[tuple[Lane, NDArray[np.float64], NDArray[np.int64]], ...]
     stepped: bool
 
 
-def _picks(timeline: Timeline, axis: FoldedAxis, columns: int) -> NDArray[np.int64]:
-    """Choose states to draw: the lowest and the highest of each column, so that no spike is lost.
+def _picks(
+    timeline: Timeline, axis: FoldedAxis, columns: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+    """Choose places, the states to draw there, and the highest bytes from each place to the next.
 
-    State ``s`` is the one after change ``s - 1``.
+    State ``s`` is the one after change ``s - 1``. A column with one change shows it where it is. One with more shows
+    the state that lasts longest in it, and its highest bytes behind: dense ups and downs would else be a comb, and no
+    spike is lost. The column of the peak shows the peak, so that its owners are seen.
     """
-    edges = axis.time(np.linspace(0.0, 1.0, columns + 1))
+    x = np.linspace(0.0, 1.0, columns + 1)
+    edges = axis.time(x)
     bounds = np.searchsorted(timeline.time_us, edges, "right")
     bounds[0], bounds[-1] = 0, timeline.changes
-    chosen = [0, timeline.changes]
-    for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        if last > first:
-            part = timeline.allocated[first : last + 1]
-            chosen += [first, first + int(part.argmin()), first + int(part.argmax()), last]
-    return np.unique(np.array(chosen, np.int64))
+    places, states, highest = [0.0], [0], [int(timeline.allocated[0])]
+    peak = timeline.peak_change + 1
+    for column in np.flatnonzero(np.diff(bounds)).tolist():
+        first, last = int(bounds[column]), int(bounds[column + 1])
+        if last == first + 1:
+            places.append(float(axis.place(timeline.time_us[first])))
+            states.append(last)
+            highest.append(int(timeline.allocated[last]))
+            continue
+        lasting = np.diff(timeline.time_us[first:last], prepend=edges[column], append=edges[column + 1])
+        shown = peak if first <= peak <= last else first + int(lasting.argmax())
+        places += [float(x[column]), float(x[column + 1])]
+        states += [shown, last]
+        highest += [int(timeline.allocated[first : last + 1].max()), int(timeline.allocated[last])]
+    return np.array(places), np.array(states, np.int64), np.array(highest, np.int64)
 
 
 def _lane_points(lane: Lane, axis: FoldedAxis, columns: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -102,7 +119,7 @@ def _sampled_scene(device: DeviceAnalysis, columns: int) -> Scene:
     group = device.groups[0]
     band = Band(group.label, group.reason, group_color(group), False, value, device.headline.allocated_peak)  # noqa: FBT003 - a field
     lanes = tuple((lane, *_lane_points(lane, axis, columns)) for lane in device.lanes)
-    return Scene(axis, axis.place(time_us), (band,), value, None, lanes, stepped=False)
+    return Scene(axis, axis.place(time_us), (band,), value, value, None, lanes, stepped=False)
 
 
 def _order(
@@ -141,13 +158,10 @@ def device_scene(device: DeviceAnalysis, columns: int) -> Scene:
     if device.sampled is not None:
         return _sampled_scene(device, columns)
     axis = fold_axis(timeline.time_us, device.start_us, device.end_us)
-    states = _picks(timeline, axis, columns)
-    times = np.where(
-        states > 0, timeline.time_us[np.maximum(states - 1, 0)] if timeline.changes else 0, device.start_us
-    )
-    x = axis.place(times)
+    x, states, highest = _picks(timeline, axis, columns)
+    distinct, which = np.unique(states, return_inverse=True)
     groups = np.arange(len(device.groups), dtype=np.int32)
-    values = group_values(timeline, states - 1, groups)
+    values = group_values(timeline, distinct - 1, groups)[:, which.reshape(-1)]
     order, others = _order(device, values, np.diff(x, append=1.0))
     at_peak = {row.group: row.bytes for row in device.peak}
     bands = []
@@ -165,4 +179,4 @@ def device_scene(device: DeviceAnalysis, columns: int) -> Scene:
     peak_us = device.headline.peak_us
     lanes = tuple((lane, *_lane_points(lane, axis, columns)) for lane in device.lanes)
     peak_x = None if peak_us is None else float(axis.place(peak_us))
-    return Scene(axis, x, tuple(bands), timeline.allocated[states], peak_x, lanes, stepped=True)
+    return Scene(axis, x, tuple(bands), timeline.allocated[states], highest, peak_x, lanes, stepped=True)

@@ -111,8 +111,9 @@ def _table(device: DeviceAnalysis, shown: Sequence[Row], total: int, width: int)
         " ".join((device.groups[row.group].source or device.groups[row.group].reason or "").split()) for row in shown
     ]
     # Margin, size, share, label, two gaps, bar: what is left is the source's.
-    room = min(width - 20 - label_width - 3 - _BAR_CELLS, max(map(display_width, details), default=0))
-    room = room if room >= 8 else 0
+    room = width - 20 - label_width - 3 - _BAR_CELLS
+    # Less than this shows the beginning of nothing.
+    room = min(room, max(map(display_width, details), default=0)) if room >= 8 else 0
     for row, label, detail in zip(shown, labels, details, strict=True):
         share = row.bytes / total if total else 0.0
         head = f"  {format_bytes(row.bytes):>9}  {share:>4.0%}  {_pad(clip(label, label_width), label_width)}"
