@@ -105,8 +105,9 @@ async def test_one_poller_for_all_clients_and_none_for_nobody(fake_nvml, open_fe
     fake_nvml.reset_calls()
     await asyncio.sleep(1)
     assert fake_nvml.calls() == {}
+    shown = time.time() * 1e6
     feeds[0].tell(type="visible", visible=True)
-    await feeds[0].until(lambda message: message["type"] == "state")
+    await feeds[0].until(lambda message: message["type"] == "state" and message["state"]["timeUs"] > shown)
     assert fake_nvml.calls()["nvmlDeviceGetMemoryInfo_v2"] >= 1
 
 
