@@ -28,6 +28,8 @@ _DOCUMENT_BYTES = 256_000
 _MOST_ANSWERING = 16
 
 _VIEW = "application/vnd.jupyter.widget-view+json"
+# labextension/src/output draws it: the widget while its kernel lives, else the picture; ipywidgets knows no else.
+_REPORT = "application/vnd.gpumem.report+json"
 _open: OrderedDict[Hashable, Any] = OrderedDict()
 
 
@@ -95,6 +97,7 @@ def _widget_class() -> type[Any]:
             if self._report is not None:
                 data, metadata = self._report.static_bundle()
             data[_VIEW] = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
+            data[_REPORT] = {"version": 1}
             return data, metadata
 
     return ReportWidget
@@ -153,5 +156,6 @@ def display(report: Report, cell_key: Hashable = None) -> None:
             data["text/plain"] += f"\n  ! no interactive view: {error}"
         else:
             data[_VIEW] = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
+            data[_REPORT] = {"version": 1}
             _remember(cell_key if cell_key is not None else object(), widget)
     publish_display_data(data, metadata)

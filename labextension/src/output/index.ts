@@ -1,0 +1,21 @@
+/** The plugin that keeps a report's output readable in a notebook whose kernel is gone. */
+
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { INotebookTracker } from '@jupyterlab/notebook';
+import { drawReports } from './renderer';
+
+const plugin: JupyterFrontEndPlugin<void> = {
+  id: 'gpumem-magic:output',
+  description: 'Shows the picture of a report where its live view is not to be had.',
+  autoStart: true,
+  requires: [INotebookTracker],
+  activate: (_app: JupyterFrontEnd, tracker: INotebookTracker): void => {
+    // Each notebook has renderers of its own, a copy of the application's; ipywidgets adds its there, too.
+    tracker.forEach(panel => {
+      drawReports(panel.content.rendermime);
+    });
+    tracker.widgetAdded.connect((_sender, panel) => drawReports(panel.content.rendermime));
+  }
+};
+
+export default plugin;
