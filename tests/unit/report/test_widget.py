@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import make_documents  # type: ignore[import-not-found]
@@ -46,7 +45,7 @@ def ask(widget, **content):
 def test_one_output_with_everything_beside_the_view(published):
     module.display(Report(make_documents.complete()), cell_key="a")
     (data,) = published
-    assert set(data) == {"text/plain", "image/png", "text/html", VIEW}
+    assert set(data) == {"text/plain", "image/png", "text/html", VIEW, "application/vnd.gpumem.report+json"}
     assert data[VIEW]["model_id"] == module._open["a"].model_id
 
 
@@ -118,12 +117,26 @@ def test_old_reports_are_let_go_and_say_so():
 
 
 def test_no_view_where_no_front_end_is(published, monkeypatch):
-    monkeypatch.delenv("JPY_SESSION_NAME")
-    for name in list(os.environ):
-        if name.startswith("VSCODE_") or name == "COLAB_RELEASE_TAG":
-            monkeypatch.delenv(name)
+    for name in ("JPY_SESSION_NAME", "VSCODE_PID", "COLAB_RELEASE_TAG"):
+        monkeypatch.delenv(name, raising=False)
     module.display(Report(make_documents.gap()), cell_key="a")
     assert set(published[0]) == {"text/plain", "image/png", "text/html"}
+
+
+@pytest.mark.usefixtures("published")
+def test_front_ends_are_told_apart(monkeypatch):
+    for name in ("JPY_SESSION_NAME", "VSCODE_PID", "COLAB_RELEASE_TAG", "TERM_PROGRAM"):
+        monkeypatch.delenv(name, raising=False)
+    assert not module.can_show_widgets()
+    monkeypatch.setenv("VSCODE_PID", "7")
+    assert module.can_show_widgets()
+    # A headless run from the editor's terminal.
+    monkeypatch.setenv("TERM_PROGRAM", "vscode")
+    assert not module.can_show_widgets()
+    monkeypatch.setattr(sys.modules["__main__"], "__vsc_ipynb_file__", "x.ipynb", raising=False)
+    assert module.can_show_widgets()
+    monkeypatch.delitem(sys.modules, "ipykernel.kernelapp")
+    assert not module.can_show_widgets()
 
 
 def test_a_missing_bundle_is_one_line_under_the_result(published, monkeypatch, tmp_path):
