@@ -96,7 +96,7 @@ export class Session {
     const placed = placeRegions(recording.device, recording.spanUs);
     this.regions = placed.regions;
     this.regionRows = placed.rows;
-    this.#banding = makeBanding(recording, this.document.header, this.colorBy);
+    this.#banding = makeBanding(recording, this.document.header, this.colorBy, this.log);
     const axis = this.#makeAxis(recording);
     this.source = {
       document: this.document,
@@ -163,13 +163,14 @@ export class Session {
     this.colorBy = by;
     this.hiddenBands.clear();
     this.emphasis = null;
-    this.#banding = makeBanding(this.source.recording, this.document.header, by);
+    this.#banding = makeBanding(this.source.recording, this.document.header, by, this.log);
     this.#rebuild();
   }
 
   setLog(log: boolean): void {
     this.log = log;
-    this.#emit('lines');
+    this.#banding = makeBanding(this.source.recording, this.document.header, this.colorBy, log);
+    this.#rebuild();
   }
 
   setHideStatic(hide: boolean): void {

@@ -48,7 +48,13 @@ export class View {
     this.#theme();
     this.#ends.push(watchTheme(() => this.#theme()));
     if (typeof ResizeObserver !== 'undefined') {
-      const observer = new ResizeObserver(() => this.#root.classList.toggle('narrow', host.clientWidth < NARROW_PX));
+      let shown = host.isConnected;
+      const observer = new ResizeObserver(() => {
+        this.#root.classList.toggle('narrow', host.clientWidth < NARROW_PX);
+        // A notebook hands over an element that is not in the page yet: only now it has surroundings with a theme.
+        if (!shown && host.isConnected) this.#theme();
+        shown = host.isConnected;
+      });
       observer.observe(host);
       this.#ends.push(() => observer.disconnect());
     }

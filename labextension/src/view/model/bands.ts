@@ -94,16 +94,23 @@ export function shapes(
   }));
 }
 
-export function makeBanding(recording: Recording, header: Header, by: ColorBy): Banding {
+/**
+ * Bands of a recording. `smallFirst` stacks them from the smallest up, for the logarithmic scale: there only what lies
+ * at the bottom gets room for its small numbers.
+ */
+export function makeBanding(recording: Recording, header: Header, by: ColorBy, smallFirst = false): Banding {
   const classes = classify(recording, header, by);
   const { lifetimes, rest } = recording;
   const shape = shapes(recording, classes.bands.length, classes.of, classes.ofRest);
-  const order = classes.ordered
-    ? classes.bands.map((_, k) => k)
-    : stackOrder(
-        classes.bands.map(band => band.tone.kind),
-        shape
-      );
+  const peakOf = (k: number): number => (shape[k] as GroupShape).peak;
+  const order = smallFirst
+    ? classes.bands.map((_, k) => k).sort((a, b) => peakOf(a) - peakOf(b) || a - b)
+    : classes.ordered
+      ? classes.bands.map((_, k) => k)
+      : stackOrder(
+          classes.bands.map(band => band.tone.kind),
+          shape
+        );
   const kept = order.filter(k => (shape[k] as GroupShape).peak > 0);
   const coloured = kept.filter(k => !isGrey(classes.bands[k] as Band));
   const shown = new Set(

@@ -169,7 +169,7 @@ function moveFocus(event: KeyboardEvent, rows: readonly HTMLTableRowElement[]): 
 function colourOf(session: Session, group: number | null, colours: Colours): string {
   if (group === null) return 'transparent';
   const band = session.banding.bands.find(candidate => candidate.groups.includes(group));
-  return band === undefined ? colours.grid : toneColour(band.tone, colours);
+  return band === undefined ? colours.unknown : toneColour(band.tone, colours);
 }
 
 export function bytesCell(bytes: number, strong = false): Cell {
