@@ -1,5 +1,6 @@
 /** Warns once when a device fills up, and again only after it was clearly emptier in between. */
 
+import { deviceKey } from './model';
 import type { DeviceState } from './protocol';
 import { fullness } from './segments';
 
@@ -11,7 +12,7 @@ export class Alarm {
   check(devices: readonly DeviceState[], threshold: number): DeviceState[] {
     const fresh: DeviceState[] = [];
     for (const device of devices) {
-      const key = device.uuid ?? `index ${device.index}`;
+      const key = deviceKey(device);
       const full = fullness(device);
       if (full === null || threshold <= 0 || full < threshold - REARM_BELOW) {
         this._warned.delete(key);

@@ -3,6 +3,7 @@ import { nullTranslator } from '@jupyterlab/translation';
 import { beforeEach, describe, expect, it } from 'vitest';
 import { Alarm } from './alarm';
 import { historyCsv } from './export';
+import { Folds } from './folds';
 import { parseKernelNumbers } from './kernelNumbers';
 import { compareVersions, driverMessage, kernelMessage, serverMessage } from './messages';
 import { type Change, MonitorModel } from './model';
@@ -293,6 +294,26 @@ describe('settings', () => {
   it('stay within bounds whatever is written in the file', () => {
     const wild = readSettings({ interval: 0, historyMinutes: 1e9, units: 'furlong', warnAtPercent: 'x' });
     expect(wild).toMatchObject({ intervalMs: 500, historySeconds: 86_400, units: 'auto', warnAt: 0.95 });
+  });
+});
+
+describe('folds', () => {
+  it('outlive the page, and survive what others left in the storage', () => {
+    const kept = new Map<string, string>();
+    const storage = {
+      getItem: (key: string) => kept.get(key) ?? null,
+      setItem: (key: string, value: string) => void kept.set(key, value)
+    };
+    new Folds(storage).set('GPU-0', false);
+    expect(new Folds(storage).get('GPU-0')).toBe(false);
+    expect(new Folds(storage).get('GPU-1')).toBeUndefined();
+    for (const left of ['not json', '[1]', '{"GPU-0": "no"}', 'null']) {
+      kept.set('gpumem-magic:folds', left);
+      expect(new Folds(storage).get('GPU-0')).toBeUndefined();
+    }
+    const none = new Folds(null);
+    none.set('GPU-0', true);
+    expect(none.get('GPU-0')).toBe(true);
   });
 });
 

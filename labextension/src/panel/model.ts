@@ -31,7 +31,8 @@ export interface DeviceHistory {
 /** A pause of more than this many intervals is a gap. */
 const GAP_INTERVALS = 3;
 
-function deviceKey(device: { uuid: string | null; index: number }): string {
+/** What stays the same when indices move: the UUID, where there is one. */
+export function deviceKey(device: { uuid: string | null; index: number }): string {
   return device.uuid ?? `index ${device.index}`;
 }
 

@@ -8,6 +8,7 @@ import type { Message } from '@lumino/messaging';
 import { type Menu, Widget } from '@lumino/widgets';
 import { Command } from './commands';
 import { panelHtml } from './export';
+import { browserStorage, Folds } from './folds';
 import { gpuMemoryIcon } from './icon';
 import type { MonitorModel } from './model';
 import type { Actions } from './views/context';
@@ -40,7 +41,11 @@ export class GpuMemoryPanel extends Widget {
       copy: text => this._run(Command.copy, { text }),
       menu: (anchor, subject) => this._kernelMenu(anchor, subject)
     };
-    this._view = new PanelView(this.node, { model, trans, actions, tip: this._tip }, anchor => this._panelMenu(anchor));
+    this._view = new PanelView(
+      this.node,
+      { model, trans, actions, tip: this._tip, folds: new Folds(browserStorage()) },
+      anchor => this._panelMenu(anchor)
+    );
   }
 
   set active(value: ActiveNotebook | null) {

@@ -38,8 +38,9 @@ const RANK: Record<SegmentKind, number> = {
   orphan: 2,
   other: 3,
   unattributed: 4,
-  driver: 5,
-  free: 6
+  untold: 5,
+  driver: 6,
+  free: 7
 };
 
 /** One row a kernel (with its children), one a process of anybody else; the largest first within each kind. */

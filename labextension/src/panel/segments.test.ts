@@ -33,12 +33,14 @@ describe('a bar', () => {
       ['terminal', 4],
       ['orphan', 2],
       ['other', 5],
-      ['unattributed', 5],
+      ['untold', 5],
       ['driver', 1],
       ['free', 29]
     ]);
     expect(bar?.whole).toBe(80 * GIB);
-    expect(restOf(bar).map(part => part.kind)).toEqual(['unattributed', 'driver', 'free']);
+    expect(restOf(bar).map(part => part.kind)).toEqual(['untold', 'driver', 'free']);
+    const told = processes.filter(one => one.used !== null);
+    expect(restOf(deviceBar(memory, told)).map(part => part.kind)).toEqual(['unattributed', 'driver', 'free']);
   });
 
   it('believes the processes when they hold more than the device said a moment ago', () => {

@@ -2,7 +2,8 @@
 
 import type { ProcessState } from './protocol';
 
-export type SegmentKind = 'kernel' | 'terminal' | 'orphan' | 'other' | 'driver' | 'unattributed' | 'free';
+/** 'untold' is what is left where some process's size is unknown; 'unattributed' where all are known. */
+export type SegmentKind = 'kernel' | 'terminal' | 'orphan' | 'other' | 'driver' | 'unattributed' | 'untold' | 'free';
 
 export interface Segment {
   kind: SegmentKind;
@@ -23,7 +24,16 @@ export interface Memory {
   memoryReserved?: number | null;
 }
 
-const ORDER: readonly SegmentKind[] = ['kernel', 'terminal', 'orphan', 'other', 'unattributed', 'driver', 'free'];
+const ORDER: readonly SegmentKind[] = [
+  'kernel',
+  'terminal',
+  'orphan',
+  'other',
+  'unattributed',
+  'untold',
+  'driver',
+  'free'
+];
 
 /** Which part of the bar a process belongs to. */
 export function kindOf(process: Pick<ProcessState, 'owner'>): SegmentKind {
@@ -76,8 +86,9 @@ export function deviceBar(
   const rest = memory.memoryUsed - held;
   const reserved = memory.memoryReserved ?? 0;
   const free = memory.memoryTotal - reserved - Math.max(memory.memoryUsed, held);
+  const unknown = processes.some(process => process.used === null);
   const fixed: [SegmentKind, number][] = [
-    ['unattributed', rest],
+    [unknown ? 'untold' : 'unattributed', rest],
     ['driver', reserved],
     ['free', free]
   ];
@@ -91,7 +102,7 @@ export function deviceBar(
 
 /** Parts that no process of a list stands for. */
 export function restOf(bar: Bar | null): Segment[] {
-  return (bar?.segments ?? []).filter(part => ['unattributed', 'driver', 'free'].includes(part.kind));
+  return (bar?.segments ?? []).filter(part => ['unattributed', 'untold', 'driver', 'free'].includes(part.kind));
 }
 
 /** How full a device is, 0 to 1, the driver's part included; null when unknown. */

@@ -20,6 +20,8 @@ export function segmentName(context: ViewContext, part: Pick<Segment, 'kind' | '
       return trans.__('Driver');
     case 'unattributed':
       return trans.__('Not attributed');
+    case 'untold':
+      return trans.__('Not told per process');
     case 'free':
       return trans.__('Free');
   }

@@ -1,5 +1,6 @@
 /** A card that folds: title and figure always visible, the rest on demand. */
 
+import type { Folds } from '../folds';
 import { element, setAttribute, setText, uniqueId } from './dom';
 
 export class Card {
@@ -9,7 +10,10 @@ export class Card {
   /** Visible when unfolded. */
   readonly body = element('div', 'gpumem-body');
 
+  /** @param _key Under which the user's choice is remembered. */
   constructor(
+    private readonly _folds: Folds,
+    private readonly _key: string,
     expanded: boolean,
     /** What is hidden need not be drawn; now it is to be seen. */
     private readonly _unfolded: () => void
@@ -32,12 +36,12 @@ export class Card {
   }
 
   get expanded(): boolean {
-    return this._chosen ?? this._automatic;
+    return this._folds.get(this._key) ?? this._automatic;
   }
 
   /** What the user chose; it holds against everything automatic. */
   set chosen(value: boolean) {
-    this._chosen = value;
+    this._folds.set(this._key, value);
     this._show();
     if (value) {
       this._unfolded();
@@ -72,6 +76,5 @@ export class Card {
   private readonly _name = element('span', 'gpumem-title-name');
   private readonly _detail = element('span', 'gpumem-title-detail');
   private readonly _figure = element('span', 'gpumem-figure');
-  private _chosen: boolean | undefined;
   private _automatic: boolean;
 }

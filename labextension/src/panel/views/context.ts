@@ -1,6 +1,7 @@
 /** What every view is given. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
+import type { Folds } from '../folds';
 import { formatBytes, formatPair } from '../format';
 import type { MonitorModel } from '../model';
 import type { Tip } from './tip';
@@ -19,6 +20,7 @@ export interface ViewContext {
   readonly model: MonitorModel;
   readonly actions: Actions;
   readonly tip: Tip;
+  readonly folds: Folds;
 }
 
 export function bytesText(context: ViewContext, bytes: number): string {

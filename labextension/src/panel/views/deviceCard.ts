@@ -84,12 +84,14 @@ export function isSilent(device: DeviceState): boolean {
 }
 
 export class DeviceCard implements ItemView<DeviceState> {
+  /** @param key Under which its being folded is remembered. */
   constructor(
     private readonly _context: ViewContext,
+    key: string,
     expanded: boolean
   ) {
     const { trans } = _context;
-    this.card = new Card(expanded, () => this.redraw());
+    this.card = new Card(_context.folds, key, expanded, () => this.redraw());
     this.card.node.classList.add('gpumem-device');
     this._memory = new Value(_context);
     this._bar = new BarView(_context);

@@ -24,7 +24,7 @@ function asProcesses(state: State): ProcessState[] {
 
 export class HostCard {
   constructor(private readonly _context: ViewContext) {
-    this.card = new Card(false, () => this.redraw());
+    this.card = new Card(_context.folds, 'host', false, () => this.redraw());
     this._memory = new Value(_context);
     this._bar = new BarView(_context);
     this._graph = new GraphView(_context);
@@ -73,7 +73,9 @@ export class HostCard {
     return (
       bar && {
         ...bar,
-        segments: bar.segments.map(part => (part.kind === 'unattributed' ? { ...part, kind: 'other' } : part))
+        segments: bar.segments.map(part =>
+          part.kind === 'unattributed' || part.kind === 'untold' ? { ...part, kind: 'other' } : part
+        )
       }
     );
   }

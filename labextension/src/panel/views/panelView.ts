@@ -3,7 +3,7 @@
 import type { IDisposable } from '@lumino/disposable';
 import { formatAge } from '../format';
 import { driverMessage, serverMessage } from '../messages';
-import type { Change } from '../model';
+import { type Change, deviceKey } from '../model';
 import type { DeviceState } from '../protocol';
 import { Banner } from './banner';
 import type { ViewContext } from './context';
@@ -32,8 +32,8 @@ export class PanelView implements IDisposable {
     cards.addEventListener('click', () => this._labelFold());
     this._devices = new KeyedList<DeviceState>(
       cards,
-      device => device.uuid ?? `index ${device.index}`,
-      () => new DeviceCard(_context, model.devices.length <= UNFOLDED)
+      deviceKey,
+      device => new DeviceCard(_context, deviceKey(device), model.devices.length <= UNFOLDED)
     );
     this._fold = button('gpumem-tool', '', null, () => this._foldAll());
     this._more = button('gpumem-tool gpumem-tool-more', '⋯', trans.__('Panel menu'), () => more(this._more));
