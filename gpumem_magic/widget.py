@@ -38,12 +38,14 @@ def can_show_widgets() -> bool:
 
     nbclient and papermill set no ``JPY_SESSION_NAME``; what nbconvert then makes of a widget view is blank offline.
     """
-    shell_module = sys.modules.get("ipykernel.kernelapp")
-    if shell_module is None:
+    if "ipykernel.kernelapp" not in sys.modules:
         return False
-    if "google.colab" in sys.modules or "COLAB_RELEASE_TAG" in os.environ:
+    if "google.colab" in sys.modules or "COLAB_RELEASE_TAG" in os.environ or "JPY_SESSION_NAME" in os.environ:
         return True
-    return "JPY_SESSION_NAME" in os.environ or any(name.startswith("VSCODE_") for name in os.environ)
+    # VS Code names its notebook in the namespace; the variable is older. Its terminal sets others of the kind, and a
+    # headless run from there is no front end.
+    named = hasattr(sys.modules["__main__"], "__vsc_ipynb_file__")
+    return named or ("VSCODE_PID" in os.environ and os.environ.get("TERM_PROGRAM") != "vscode")
 
 
 @cache

@@ -38,6 +38,8 @@ __all__ = ["DeviceContext", "Placement", "analyse_device", "sample_lanes"]
 
 # A line of the cell that owns this share of the peak is split by the lines that it called in other cells.
 _SPLIT_SHARE = 0.6
+# The view's format counts to 65,535, and no reader beyond a few hundred.
+_MOST_GROUPS = 4096
 
 OVERFLOW = "the event ring overflowed, so the beginning of the cell is missing"
 CPU_BEFORE = "torch's profiler counts from the cell's start; older CPU tensors are unknown to it"
@@ -171,13 +173,20 @@ def _compact(
     Order: before, then code by cell, file and line, then unknown; the order of the bands and of the legend.
     """
     used = np.unique(group).tolist()
+    few: list[int] = []
+    if len(used) > _MOST_GROUPS:
+        used.sort(key=lambda i: -weight[i])
+        used, few = used[: _MOST_GROUPS - 1], used[_MOST_GROUPS - 1 :]
     rank = {"before": 0, "line": 1, "frame": 1, "unknown": 2, "rounding": 3}
     used.sort(key=lambda i: (rank[groups[i].kind], groups[i].cell or "", groups[i].file or "", groups[i].line or 0, i))
     new = np.zeros(len(groups), np.int32)
     new[used] = np.arange(len(used))
     ordered = [groups[i] for i in used]
+    if few:
+        new[few] = len(ordered)
+        ordered.append(Group("unknown", f"{len(few):,} smaller owners", reason="too many to tell apart"))
     ordered.append(Group("rounding", ROUNDING))
-    colors = colored(ordered, [*(float(weight[i]) for i in used), 0.0])
+    colors = colored(ordered, [*(float(weight[i]) for i in used), *[0.0] * (len(ordered) - len(used))])
     return new[group], colors
 
 

@@ -146,6 +146,9 @@ def sentence(devices: Sequence[DeviceAnalysis], recording: Recording | None) -> 
     failed = next((d for d in devices if d.oom_request is not None), None)
     headline = device.headline
     parts = [_peak(device, named=len(devices) > 1)]
+    if failed is not None and not headline.allocated_peak:
+        # The very first request failed, and there is nothing more to say.
+        return _failure(recording, failed).rstrip()
     if headline.allocated_peak is not None and headline.allocated_peak == headline.allocated_before and headline.freed:
         # Nothing went above the start: what was freed is the news.
         parts = [f"Freed {format_bytes(headline.freed)} from before"]

@@ -29,6 +29,7 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     parser.add_argument("file", metavar="FILE", help="a torch memory snapshot: pickle, .gz or .xz")
     parser.add_argument("-o", "--output", metavar="OUT.html", help="where to write it (default: FILE's name, here)")
+    parser.add_argument("--no-source", action="store_true", help="leave out source lines and folders, for sharing")
     parser.set_defaults(run=_run_report)
     parser = commands.add_parser(
         "diff",
@@ -55,6 +56,8 @@ def _run_report(arguments: argparse.Namespace) -> int:
 
     source = Path(arguments.file)
     report = build(open_snapshot(arguments.file), title=source.name)
+    if arguments.no_source:
+        report = report.without_source()
     target = report.save(arguments.output or f"{_stem(source)}.html")
     print(report.sentence)
     for note in report.notes:

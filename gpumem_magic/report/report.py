@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from gpumem_magic.analysis.anonymous import without_source
 from gpumem_magic.report.document import detail_document, view_document
 from gpumem_magic.report.files import default_name, write_report
 from gpumem_magic.report.text import report_text
@@ -133,6 +134,10 @@ class Report:
             It cannot be written there, or a file lies there that is not a report of ours.
         """
         return write_report(self.to_html(), path, default_name(self.analysis))
+
+    def without_source(self) -> Report:
+        """Return a copy to share: no source lines, no folders, no label, no error message."""
+        return Report(without_source(self.analysis), self.top)
 
     def detail(self, device: int, start_us: int, end_us: int) -> bytes:
         """Return the view document of a stretch of one device, for a view that zooms in."""

@@ -336,6 +336,22 @@ def test_colours_follow_the_code_not_the_size():
     assert {g.line: g.color for g in device.groups if g.kind == "line"} == {2: 0, 3: 1, 4: 2}
 
 
+def test_owners_beyond_counting_are_one(monkeypatch):
+    monkeypatch.setattr("gpumem_magic.analysis.devices._MOST_GROUPS", 4)
+    story = Story()
+    lines = {}
+    for line in range(1, 8):
+        lines[len(story.events)] = here(line)
+        story.alloc(line * MIB)
+    device = analyse_device(story.device(), story.history(), context(placement=placed(story, lines)))
+    assert labels(device, device.peak) == {
+        "line 7": 7 * MIB,
+        "line 6": 6 * MIB,
+        "line 5": 5 * MIB,
+        "4 smaller owners": 10 * MIB,
+    }
+
+
 def test_analysis_columns_cannot_be_written():
     story = Story()
     story.alloc(rounded(5))

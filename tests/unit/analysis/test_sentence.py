@@ -78,6 +78,15 @@ def test_out_of_memory_says_what_the_line_asked_for():
     )
 
 
+def test_the_very_first_request_failed():
+    story = Story()
+    story.oom(300 * GIB, 79 * GIB)
+    after = DeviceReading("cuda:0", START + 1000, allocated=0, limit=80 * GIB)
+    assert sentence([device(story, {0: here(2)}, after=after)], recording(Outcome.OUT_OF_MEMORY)) == (
+        "Out of memory at line 2 `a = make()`: it asked for 300 GiB with 0 B allocated of 80.0 GiB."
+    )
+
+
 def test_out_of_memory_that_was_caught():
     story = Story()
     story.alloc(MIB)

@@ -13,6 +13,7 @@ import pytest
 
 from gpumem_magic.report import Report, build
 from gpumem_magic.report import png as png_module
+from gpumem_magic.report.container import decode
 
 EMPTY = make_documents.analysis((), text="Nothing was allocated or freed on a GPU in this cell.")
 
@@ -65,6 +66,19 @@ def test_detail_covers_the_stretch():
     report = Report(make_documents.busy(20))
     data = report.detail(0, make_documents.START, make_documents.START + 2000)
     assert data[:2] == b"\x1f\x8b"
+
+
+def test_a_report_to_share_holds_no_source_and_no_folders():
+    full = Report(dataclasses.replace(make_documents.complete(), error="ValueError: /secret"))
+    shared = full.without_source()
+    assert shared.sentence.startswith("Out of memory at line 5: it asked for 90.0 GiB")
+    texts = [shared.to_html().decode("utf-8"), shared.to_text(), repr(decode(shared.to_document()))]
+    for secret in ("損失の", "criterion", "модель", "ipykernel_7", "Users", "usr/lib/python3.12", "secret", "шаг"):
+        assert any(secret in text for text in (full.to_html().decode("utf-8"), repr(decode(full.to_document()))))
+        assert not any(secret in text for text in texts)
+    assert "обучение.py" in texts[2]
+    assert shared.devices[0].headline == full.devices[0].headline
+    assert "no source" not in full.to_text()
 
 
 def test_a_one_line_report_imports_no_matplotlib_anywidget_or_torch():
