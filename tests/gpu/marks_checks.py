@@ -1,0 +1,505 @@
+"""Line marks on a real GPU: right against torch's own Python stacks, cheap against torch's own recorder.
+
+Each ``check_*`` takes nothing, asserts what must hold, and returns a line of what was measured. Run by ``run_all.py``,
+or alone: ``python tests/gpu/marks_checks.py NAME``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import numpy as np
+
+from gpumem_magic.analysis.lines import CLOCK_TOLERANCE_US, attribute, clock_offset
+from gpumem_magic.recording import marks as line_marks
+from gpumem_magic.recording.model import Cell, Outcome
+from gpumem_magic.recording.options import RecordOptions
+from gpumem_magic.recording.recorder import Recorder
+from gpumem_magic.trace.model import Action
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpumem_magic.recording.model import Marks, Recording
+
+QUICK = os.environ.get("GPUMEM_QUICK") == "1"
+ROUNDS = 4 if QUICK else 14
+
+MODEL = """
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+torch.manual_seed(0)
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+    def forward(self, x):
+        y = self.norm(x)
+        y = torch.nn.functional.gelu(self.up(y))
+        return x + self.down(y)
+class Net(nn.Module):
+    def __init__(self, width=64, depth=12, check=None):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
+        self.check = check
+    def forward(self, x):
+        for block in self.blocks:
+            if self.check is None:
+                x = block(x)
+            else:
+                x = checkpoint(block, x, use_reentrant=self.check)
+        return x
+def batches(count, rows, width):
+    for _ in range(count):
+        x = torch.randn(rows, width, device="cuda", requires_grad=True)
+        yield x, torch.randn(rows, width, device="cuda")
+def criterion(out, target):
+    error = out - target
+    return (error * error).mean()
+"""
+
+TRAIN = """
+for x, target in batches(STEPS, ROWS, WIDTH):
+    optimizer.zero_grad()
+    out = model(x)
+    loss = criterion(out, target) + 0 * out.sum()
+    loss.backward()
+    optimizer.step()
+"""
+BACKWARD_LINE = 5
+
+MORE = """
+def deeper(n):
+    if n == 0:
+        return torch.ones(16, device="cuda")
+    return deeper(n - 1) + torch.ones(16, device="cuda")
+def fails(n):
+    kept = torch.ones(n, device="cuda")
+    raise ValueError(kept.sum())
+def pairs():
+    while True:
+        got = yield torch.ones(8, device="cuda")
+        got = (yield torch.zeros(8, device="cuda")) or torch.ones(4, device="cuda")
+"""
+MANY_WAYS = """
+x = deeper(5) + torch.ones(16, device="cuda")
+try:
+    fails(32)
+except ValueError:
+    y = torch.ones(32, device="cuda")
+g = pairs()
+z = next(g) + next(g) + torch.ones(8, device="cuda")
+z = next(g) + g.send(None)
+parts = [torch.ones(n, device="cuda") for n in range(1, 4)]
+total = sum(part.sum() for part in parts)
+square = (lambda t: t * t)(total)
+both = torch.cat([
+    deeper(1),
+    x * 2,
+    torch.ones(3, device="cuda"),
+])
+for n in range(20_000):
+    w = n
+w = torch.ones(5, device="cuda")
+"""
+
+
+def is_cell(filename: str) -> bool:
+    """Return whether code belongs to the notebook played here."""
+    return filename.startswith("<cell")
+
+
+class Played:
+    """A notebook played in this process; cells are compiled statement by statement, as IPython does."""
+
+    def __init__(self, *setup: str, **names: Any) -> None:
+        self.namespace: dict[str, Any] = dict(names)
+        self.cells = 0
+        for cell in setup:
+            self.run(self.compile(cell))
+
+    def compile(self, source: str) -> list[Any]:
+        """Compile a cell."""
+        import ast
+
+        self.cells += 1
+        filename = f"<cell {self.cells}>"
+        tree = ast.parse(source.lstrip("\n"))
+        return [compile(ast.Module([node], []), filename, "exec") for node in tree.body]
+
+    def run(self, codes: list[Any]) -> None:
+        """Run a compiled cell."""
+        for code in codes:
+            exec(code, self.namespace)  # noqa: S102 - the checks' own cells
+
+    def record(self, source: str, stacks: str) -> Recording:
+        """Record a cell."""
+        codes = self.compile(source)
+        recorder = Recorder(RecordOptions(stacks=stacks), start_marks=lambda: start_marks(recorder))
+        recorder.start()
+        try:
+            self.run(codes)
+        finally:
+            recorder.end()
+            recording = recorder.stop(Cell(None, None, source), Outcome.OK, None)
+        return recording
+
+
+def start_marks(recorder: Recorder) -> Any:
+    """Begin to watch the lines."""
+    return line_marks.start(is_cell, progress=recorder.allocations)
+
+
+def training(*, check: bool | None = None, **sizes: int) -> Played:
+    """Make a notebook with a model."""
+    given = {"steps": 30, "rows": 32, "width": 64, "depth": 12} | sizes
+    played = Played(MODEL, CHECK=check, **{name.upper(): value for name, value in given.items()})
+    played.run(played.compile("model = Net(WIDTH, DEPTH, CHECK).cuda()"))
+    played.run(played.compile("optimizer = torch.optim.AdamW(model.parameters(), foreach=False)"))
+    played.run(played.compile(TRAIN.replace("STEPS", "3")))
+    played.namespace["torch"].cuda.synchronize()
+    return played
+
+
+def folded(stack: list[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
+    """Fold recursion, outermost first: a repeated function continues its outermost call, as marks do."""
+    result: list[tuple[str, int, str]] = []
+    for entry in stack:
+        same = [i for i, (file, _, name) in enumerate(result) if (file, name) == (entry[0], entry[2])]
+        if same:
+            del result[same[0] :]
+        result.append(entry)
+    return result
+
+
+def agreement(recording: Recording) -> tuple[Counter[str], Counter[object], list[str]]:
+    """Compare marks with stacks: how many allocations agree, where those without a stack are, what differs."""
+    trace, marks = recording.trace, recording.marks
+    assert trace is not None
+    assert marks is not None
+    counts: Counter[str] = Counter()
+    without: Counter[object] = Counter()
+    wrong: list[str] = []
+    for device in trace.devices:
+        events = device.events
+        lines = attribute(marks, events.time_us)
+        for index in np.flatnonzero(events.action == Action.ALLOC).tolist():
+            place = int(lines.place[index])
+            frames = [tuple(f) for f in trace.stacks.resolve(int(events.stack[index])) if is_cell(f.filename)]
+            told = told_place(marks, place)
+            if not frames:
+                counts["no stack"] += 1
+                without[told[0][1] if told else lines.reasons[-1 - place]] += 1
+                continue
+            true = folded(frames[::-1])  # type: ignore[arg-type]
+            exact = [(file, first, name) for file, first, last, name in told[::-1] if first == last]
+            if exact == true:
+                counts["agree"] += 1
+            elif holds(told[::-1], true):
+                counts["coarser"] += 1
+            else:
+                counts["differ"] += 1
+                if len(wrong) < 5:
+                    wrong.append(f"marks {told or lines.reasons[-1 - place]}, stack {true}")
+    return counts, without, wrong
+
+
+def holds(told: list[tuple[str, int, int, str]], true: list[tuple[str, int, str]]) -> bool:
+    """Return whether a coarser place, outermost first, holds the true one."""
+    pairs = zip(told, true)  # noqa: B905 - the coarser one may be shorter
+    inside = [file == true_file and first <= line <= last for (file, first, last, _), (true_file, line, _) in pairs]
+    return bool(told) and len(told) <= len(true) and all(inside)
+
+
+def told_place(marks: Marks, place: int) -> list[tuple[str, int, int, str]]:
+    """Return a place, innermost first: file, first line, last line, function."""
+    if place < 0:
+        return []
+    pairs = zip(marks.places[place], marks.last_lines[place], strict=True)
+    return [(file, line, last, name) for (file, line, name), last in pairs]
+
+
+def judged(recording: Recording, backward: int | None = BACKWARD_LINE, coarser: float = 0.0) -> str:
+    """Assert full agreement and that what has no stack is on the line of ``backward``; return the counts."""
+    counts, without, wrong = agreement(recording)
+    text = f"{dict(counts)}, without a stack at lines {dict(without)}"
+    assert counts["agree"] > 0, text
+    assert counts["differ"] == 0, f"{text}; {wrong}"
+    assert counts["coarser"] <= coarser * counts["agree"], text
+    assert set(without) <= {backward}, text
+    return text
+
+
+# -- right -------------------------------------------------------------------------------------------------------------
+
+
+def check_marks_training_loop() -> str:
+    """Launch-bound training with modules, a generator and functions of earlier cells; backward on autograd's thread."""
+    return judged(training().record(TRAIN, "python"))
+
+
+def check_marks_checkpoint() -> str:
+    """Checkpointing without reentry leaves its recomputation by an exception (early stop)."""
+    return judged(training(check=False, steps=10).record(TRAIN, "python"))
+
+
+def check_marks_checkpoint_reentrant() -> str:
+    """Reentrant checkpointing runs notebook code on autograd's own thread, while the main one waits in backward."""
+    counts, without, wrong = agreement(training(check=True, steps=10).record(TRAIN, "python"))
+    assert counts["agree"] > 0, (counts, wrong)
+    # Two threads are in notebook code then: unknown is right, another line is not.
+    assert all("two threads" in line for line in wrong), wrong
+    return f"{dict(counts)}, without a stack at {dict(without)}"
+
+
+def check_marks_many_ways() -> str:
+    """Recursion, exceptions, generators, lambdas, comprehensions, calls over several lines, a hot loop."""
+    return judged(Played(MODEL, MORE).record(MANY_WAYS, "python"), backward=None)
+
+
+def check_marks_compiled() -> str:
+    """``torch.compile(fullgraph=True)`` under marks: compiles, and the line that calls it gets its memory."""
+    played = training(steps=5)
+    played.run(played.compile("model = torch.compile(model, fullgraph=True)"))
+    recording = played.record(TRAIN, "python")
+    counts, without, wrong = agreement(recording)
+    graphs = played.namespace["torch"]._dynamo.utils.counters["graph_break"]
+    assert not graphs, graphs
+    return f"{dict(counts)}, without a stack at {dict(without)}, first differences {wrong[:2]}"
+
+
+def check_marks_lines_only() -> str:
+    """The default mode: every allocation of a training loop has a line, and none of them is unknown."""
+    recording = training().record(TRAIN, "lines")
+    counts, without, _ = agreement(recording)
+    assert all(isinstance(line, int) for line in without), without
+    return f"{counts['no stack']} allocations at lines {dict(without)}"
+
+
+def check_marks_clock() -> str:
+    """The clock of torch's events is the clock of the marks, now and a while later."""
+    import torch
+
+    torch.ones(1, device="cuda")
+    torch.cuda.memory._record_memory_history(context=None, max_entries=1000)
+    calls, offsets = [], []
+    for _ in range(20):
+        before = time.time_ns() // 1000
+        torch.cuda.memory.memory_snapshot(include_traces=False)
+        calls.append((before, time.time_ns() // 1000))
+        time.sleep(0.02 if QUICK else 0.3)
+    traces = torch.cuda.memory._snapshot()["device_traces"][0]
+    entries = np.array([e["time_us"] for e in traces if e["action"] == "snapshot"], np.int64)
+    for call in calls:
+        offset = clock_offset(entries, [call])
+        assert offset is not None, (entries, calls)
+        offsets.append(offset)
+    torch.cuda.memory._record_memory_history(enabled=None)
+    assert max(map(abs, offsets)) <= CLOCK_TOLERANCE_US, offsets
+    widths = [after - before for before, after in calls]
+    worst = max(map(abs, offsets))
+    return f"offset at most {worst} µs in {len(offsets)} calls (each {statistics.median(widths):.0f} µs wide)"
+
+
+# -- cheap -------------------------------------------------------------------------------------------------------------
+
+
+def modes(played: Played, source: str) -> dict[str, Callable[[], float]]:
+    """Return timed ways to run a cell: seconds of the cell alone, a synchronize at its end included."""
+    torch = played.namespace["torch"]
+    codes = played.compile(source + "\ntorch.cuda.synchronize()\n")
+
+    def timed() -> float:
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        played.run(codes)
+        return time.perf_counter() - began
+
+    def history(**arguments: Any) -> Callable[[], float]:
+        def run() -> float:
+            torch.cuda.memory._record_memory_history(max_entries=1_000_000, **arguments)
+            try:
+                return timed()
+            finally:
+                torch.cuda.memory._record_memory_history(enabled=None)
+
+        return run
+
+    def ours(stacks: str) -> Callable[[], float]:
+        def run() -> float:
+            recorder = Recorder(RecordOptions(stacks=stacks), start_marks=lambda: start_marks(recorder))
+            recorder.start()
+            try:
+                return timed()
+            finally:
+                recorder.end()
+                recorder.stop(Cell(None, None, source), Outcome.OK, None)
+
+        return run
+
+    return {
+        "bare": timed,
+        "torch context=None": history(context=None),
+        "ours lines": ours("lines"),
+        "torch python": history(context="all", stacks="python"),
+        "ours python": ours("python"),
+        "bare after": timed,
+    }
+
+
+def interleaved(played: Played, source: str, rounds: int, names: tuple[str, ...] | None = None) -> str:
+    """Time all modes in rounds; return each one's ratio to the bare cell and ours to torch's, with the spread."""
+    ways = {name: way for name, way in modes(played, source).items() if names is None or name in names}
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(rounds + 1):
+        # The order changes, so that none always follows the same one.
+        order = list(ways)[turn % len(ways) :] + list(ways)[: turn % len(ways)]
+        for name in order:
+            elapsed = ways[name]()
+            if turn:
+                seconds[name].append(elapsed)
+    parts = [f"bare {statistics.median(seconds['bare']) * 1e3:.1f} ms"]
+    pairs = [(name, "bare") for name in ways if name != "bare"]
+    both = (("ours lines", "torch context=None"), ("ours python", "torch python"))
+    pairs += [pair for pair in both if pair[1] in ways]
+    for name, base in pairs:
+        ratios = [a / b for a, b in zip(seconds[name], seconds[base], strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        parts.append(f"{name}/{base} {(middle - 1) * 100:+.1f} % ({(low - 1) * 100:+.1f} to {(high - 1) * 100:+.1f})")
+    return "; ".join(parts)
+
+
+def check_cost_launch_bound() -> str:
+    """Goal: ours lines at most +1 % over torch context=None, ours python at most +1 % over torch python."""
+    return interleaved(training(steps=40, depth=16), TRAIN, ROUNDS)
+
+
+def check_cost_gpu_bound() -> str:
+    """Goal: ours lines at most +0.5 % over bare."""
+    played = training(steps=12, rows=8192, width=2048, depth=8)
+    return interleaved(played, TRAIN, ROUNDS, ("bare", "ours lines", "torch context=None", "bare after"))
+
+
+def check_cost_tiny_lines() -> str:
+    """Lines of a few µs that allocate each time: the worst case that is still marked line by line."""
+    source = "a = torch.ones(8, device='cuda')\nfor n in range(100_000):\n    b = a + 1\n    c = b * 2\n"
+    return interleaved(Played(MODEL), source, 3 if QUICK else 6)
+
+
+def check_cost_plain_loop() -> str:
+    """Goal: at most +5 % on 6 M iterations of plain Python, recorder on."""
+    source = "x = 0\nfor n in range(6_000_000):\n    x += n\n"
+    played = Played(MODEL)
+    played.run(played.compile("torch.ones(1, device='cuda')"))
+    return interleaved(played, source, 4 if QUICK else 8, ("bare", "ours lines", "bare after"))
+
+
+# -- a real kernel -----------------------------------------------------------------------------------------------------
+
+
+class Kernel:
+    """A kernel driven by hand."""
+
+    def __init__(self) -> None:
+        from jupyter_client.manager import KernelManager
+
+        self.manager = KernelManager(kernel_name="python3")
+        root = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        self.manager.start_kernel(cwd=tempfile.mkdtemp(), env={**os.environ, "PYTHONPATH": path})
+        self.client: Any = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=120)
+
+    def run(self, code: str) -> tuple[float, str, float | None]:
+        """Run a cell; return seconds from request to idle, the text of its outputs, and when its report came."""
+        began = time.perf_counter()
+        ours = self.client.execute(code)
+        text, shown = "", None
+        while True:
+            message = self.client.get_iopub_msg(timeout=300)
+            if message["parent_header"].get("msg_id") != ours:
+                continue
+            content = message["content"]
+            if message["msg_type"] == "error":
+                raise RuntimeError("\n".join(content["traceback"]))
+            text += content.get("text", "") + content.get("data", {}).get("text/plain", "")
+            if message["msg_type"] == "display_data" and "gpumem" in content["data"].get("text/plain", ""):
+                shown = time.time()
+            if message["msg_type"] == "status" and content["execution_state"] == "idle":
+                return time.perf_counter() - began, text, shown
+
+    def stop(self) -> None:
+        """End the kernel."""
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+def check_cost_first_cell() -> str:
+    """Goal: the first measured cell is no slower than the tenth by more than 0.3 s."""
+    kernel = Kernel()
+    try:
+        kernel.run("import torch\ntorch.ones(8, device='cuda').sum().item()\n%load_ext gpumem_magic")
+        cell = "%%gpumem\nx = torch.ones(1 << 20, device='cuda')\ny = (x * 2).sum()\ndel x"
+        seconds = [kernel.run(cell)[0] for _ in range(10)]
+        python = [kernel.run(cell.replace("%%gpumem", "%%gpumem --stacks python"))[0] for _ in range(3)]
+    finally:
+        kernel.stop()
+    text = f"first {seconds[0]:.3f} s, tenth {seconds[-1]:.3f} s, all {[round(s, 3) for s in seconds]}"
+    return f"{text}; with --stacks python {[round(s, 3) for s in python]}"
+
+
+LOOP = """
+import time
+a = torch.ones(8, device='cuda')
+for n in range({count}):
+    b = a + 1
+    c = b + 1
+torch.cuda.synchronize()
+ended = time.time()
+"""
+
+
+def check_cost_end_of_cell() -> str:
+    """Goal: cell's end to report at most torch's _snapshot() plus 0.3 s (20 k events), plus 1x (600 k events)."""
+    parts = []
+    for count in (2_500, 75_000 if not QUICK else 10_000):
+        kernel = Kernel()
+        try:
+            kernel.run("import torch\ntorch.ones(8, device='cuda').sum().item()\n%load_ext gpumem_magic")
+            kernel.run("%%gpumem\ntorch.ones(8, device='cuda')")
+            loop = LOOP.format(count=count)
+            kernel.run("%%gpumem\n" + loop)
+            shown = kernel.run("%%gpumem\n" + loop)[2]
+            ended = kernel.run("print(repr(ended))")[1]
+            ours = (shown or 0) - float(ended)
+            kernel.run("torch.cuda.memory._record_memory_history(context=None, max_entries=1_000_000)\n" + loop)
+            text = kernel.run(
+                "began = time.perf_counter()\ns = torch.cuda.memory._snapshot()\ntook = time.perf_counter() - began\n"
+                "print(took, sum(map(len, s['device_traces'])))"
+            )[1]
+            took, events = text.split()
+            parts.append(f"{int(events):,} events: ours {ours:.3f} s, torch's _snapshot {float(took):.3f} s")
+        finally:
+            kernel.stop()
+    return "; ".join(parts)
+
+
+CHECKS = {name.removeprefix("check_"): check for name, check in list(globals().items()) if name.startswith("check_")}
+
+if __name__ == "__main__":
+    for chosen in sys.argv[1:] or CHECKS:
+        print(chosen, json.dumps(CHECKS[chosen](), ensure_ascii=False), flush=True)
