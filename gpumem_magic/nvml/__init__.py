@@ -4,6 +4,7 @@ faults      codes as words, problem sentences with the next step
 binding     the module pynvml, checked to be NVIDIA's
 session     the one door: a call gives a value or an absence; init, lost devices, driver restarts
 devices     which call gives which value
+events      Xid errors
 reader      one reading of the machine, in tiers by cost
 sampling    small functions for whoever reads often (the recorder)
 poller      a thread that reads while somebody looks

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic.nvml import devices as read
+from gpumem_magic.nvml.events import XidWatch
 from gpumem_magic.nvml.faults import Absence, Code
 from gpumem_magic.nvml.host import read_host
 from gpumem_magic.nvml.model import Device, Memory, Reading
@@ -55,10 +56,13 @@ class Reader:
     ----------
     session
         The door to NVML.
+    xids
+        Also collect Xid errors, for whoever reads for long.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, xids: bool = False) -> None:
         self._session = session
+        self._xids = XidWatch(session) if xids else None
         self._kept: dict[int, _Kept] = {}
         self._generation = -1
 
@@ -81,6 +85,8 @@ class Reader:
         if session.generation != self._generation:
             self._generation = session.generation
             self._kept.clear()
+        if self._xids is not None and slots and (tick is None or tick % MEDIUM_TICKS == 0):
+            self._xids.read(slots)
         devices = []
         failures = []
         for slot in slots:
@@ -98,7 +104,7 @@ class Reader:
         handle = self._session.handle(slot)
         if isinstance(handle, Absence):
             self._kept.pop(slot.index, None)
-            return _lost(slot, handle), None
+            return self._lost(slot, handle), None
         kept = self._kept.get(slot.index)
         if kept is None or kept.handle is not handle:
             kept = self._kept[slot.index] = _Kept(handle)
@@ -106,7 +112,7 @@ class Reader:
         if isinstance(memory, Absence) and (
             memory.is_device_gone or memory.is_driver_gone or memory.code == Code.INVALID_ARGUMENT
         ):
-            return _lost(slot, memory), memory
+            return self._lost(slot, memory), memory
         phase = None if tick is None or not kept.ready else tick + slot.index
         if phase is None or phase % SLOW_TICKS == 0:
             self._read_slow(handle, kept)
@@ -135,6 +141,19 @@ class Reader:
         kept.processes = read.read_processes(session, handle, None if isinstance(memory, Absence) else memory.total)
         kept.mig = read.read_mig(session, handle, kept.instances) if kept.mig_mode else ()
         kept.unattributed = _unattributed(memory, kept.processes)
+
+    def _lost(self, slot: Slot, absence: Absence) -> Device:
+        return Device(
+            index=slot.index,
+            uuid=slot.uuid,
+            name=slot.name,
+            health=self._xid_words(slot),
+            lost=absence.reason,
+            missing=dict.fromkeys(_FIELDS, absence.reason),
+        )
+
+    def _xid_words(self, slot: Slot) -> tuple[str, ...]:
+        return () if self._xids is None else self._xids.words(slot.index)
 
     def _assemble(self, slot: Slot, handle: Handle, kept: _Kept, memory: Memory | Absence) -> Device:
         session = self._session
@@ -171,7 +190,7 @@ class Reader:
             throttle=known("throttle", kept.throttle),
             unified=unified,
             numa_node=kept.numa_node,
-            health=kept.health,
+            health=(*kept.health, *self._xid_words(slot)),
             processes=known("processes", kept.processes),
             mig=kept.mig,
             unattributed=kept.unattributed,
@@ -191,13 +210,3 @@ def _unattributed(memory: Memory | Absence, processes: tuple[Process, ...] | Abs
 _SUSPECT = frozenset({Code.UNKNOWN, Code.OPERATING_SYSTEM})
 
 _FIELDS = ("memory", "utilization", "temperature_c", "power_w", "power_limit_w", "throttle", "processes")
-
-
-def _lost(slot: Slot, absence: Absence) -> Device:
-    return Device(
-        index=slot.index,
-        uuid=slot.uuid,
-        name=slot.name,
-        lost=absence.reason,
-        missing=dict.fromkeys(_FIELDS, absence.reason),
-    )

@@ -126,7 +126,7 @@ class Monitor:
         self.history = History()
         self.sample: Sample | None = None
         self._poller = Poller(
-            Reader(default_session()),
+            Reader(default_session(), xids=True),
             self._take,
             wanted=self._is_wanted,
             interval=lambda: self._interval,

@@ -9,7 +9,8 @@
 Keys: `init` (code of nvmlInit), `driver_error` (every call), `driver`, `count`, `delay_us` {function or "all": µs},
 `missing` {function: 1}; per device: `name uuid total used reserved free utilization temperature power_mw limit_mw
 throttle ecc_uncorrected remap_pending remap_failed numa_node unified mig mig_permission mig_capable error handle_error
-errors {function: code} processes graphics [{pid: number | "self", used: bytes | None}] mig_instances [{…the same}]`.
+errors {function: code} xids [number] processes graphics [{pid: number | "self", used: bytes | None}] mig_instances
+[{…the same}]`.
 """
 
 from __future__ import annotations

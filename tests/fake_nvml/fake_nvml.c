@@ -20,7 +20,7 @@
 
 enum {
   OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6,
-  INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, LIBRARY_NOT_FOUND = 12, FUNCTION_NOT_FOUND = 13,
+  INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, TIMEOUT = 10, LIBRARY_NOT_FOUND = 12, FUNCTION_NOT_FOUND = 13,
 };
 #define MAX_DEVICES 16
 #define MAX_MIG 7
@@ -133,6 +133,8 @@ static void delay(long long microseconds) {
 /* --- handles ---------------------------------------------------------------------------------------------------- */
 
 /* A handle is its generation, device and MIG instance, so that a stale one is recognised after a restart. */
+static uint64_t registered[MAX_DEVICES];
+static int delivered[MAX_DEVICES];
 static int references;
 static uint32_t generation;
 
@@ -207,7 +209,12 @@ int nvmlInitWithFlags(unsigned flags) {
   count_call(__func__);
   long long wait = number_at("delay_us.", __func__, 0);
   int code = getenv("FAKE_NVML") ? (int)number_at("", "init", 0) : LIBRARY_NOT_FOUND;
-  if (code == OK && references++ == 0) generation++;
+  if (code == OK && references++ == 0) {
+    generation++;
+    /* Events that were not asked for before this init are new to it. */
+    memset(registered, 0, sizeof registered);
+    memset(delivered, 0, sizeof delivered);
+  }
   pthread_mutex_unlock(&mutex);
   delay(wait);
   return code;
@@ -401,6 +408,39 @@ int nvmlDeviceGetMigDeviceHandleByIndex(void *handle, unsigned index, void **out
   if (!string_at(target.prefix, key, NULL)) return leave(NOT_FOUND);
   *out = make_handle(target.device, (int)index);
   return leave(OK);
+}
+
+/* --- events: the control file's `xids` of each device, each delivered once a process ---------------------------------- */
+
+typedef struct { void *device; uint64_t type, data; uint32_t gpu_instance, compute_instance; } Event;
+
+int nvmlEventSetCreate(void **out) {
+  int code = enter(__func__, NULL, NULL);
+  if (code) return code;
+  *out = (void *)1;
+  return leave(OK);
+}
+int nvmlDeviceRegisterEvents(void *handle, uint64_t types, void *set) {
+  ENTER(handle)
+  (void)set;
+  registered[target.device] = types;
+  return leave(OK);
+}
+int nvmlEventSetWait_v2(void *set, Event *out, unsigned milliseconds) {
+  int code = enter(__func__, NULL, NULL);
+  (void)set;
+  (void)milliseconds;
+  if (code) return code;
+  for (int device = 0; device < MAX_DEVICES; device++) {
+    char key[64];
+    snprintf(key, sizeof key, "devices.%d.xids.%d", device, delivered[device]);
+    const char *xid = lookup(key);
+    if (!registered[device] || !xid) continue;
+    delivered[device]++;
+    *out = (Event){make_handle(device, -1), 8, strtoull(xid, NULL, 10), 0xFFFFFFFF, 0xFFFFFFFF};
+    return leave(OK);
+  }
+  return leave(TIMEOUT);
 }
 
 /* --- what other monitors ask (benchmarks) ------------------------------------------------------------------------ */

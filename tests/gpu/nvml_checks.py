@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from gpumem_magic import nvml
+from gpumem_magic.nvml.faults import Absence
 from gpumem_magic.nvml.reader import Reader
 from gpumem_magic.nvml.sampling import default_session
 
@@ -202,6 +203,47 @@ def check_cost_of_each_reading() -> str:
         "everything": microseconds(lambda: reader.read(None)),
     }
     return ", ".join(f"{name} {cost:.0f} µs" for name, cost in costs.items())
+
+
+def check_xid_events_can_be_watched() -> str:
+    session = default_session()
+    slots = session.slots()
+    events = session.ask(None, "nvmlEventSetCreate")
+    assert not isinstance(events, Absence), events
+    for slot in slots:
+        assert slot.handle is not None
+        began = time.perf_counter()
+        registered = session.ask(None, "nvmlDeviceRegisterEvents", slot.handle.raw, 8, events)
+        seconds = time.perf_counter() - began
+        assert not isinstance(registered, Absence), registered
+    cost = microseconds(lambda: session.ask(None, "nvmlEventSetWait_v2", events, 0))
+    last = session.ask(None, "nvmlEventSetWait_v2", events, 0)
+    assert isinstance(last, Absence)
+    assert last.code == 10, last
+    reader = Reader(session, xids=True)
+    assert all(device.memory is not None for device in reader.read().devices)
+    return f"registering {1e3 * seconds:.2f} ms a device, asking {cost:.0f} µs"
+
+
+def check_xid_of_a_real_fault_is_told() -> str:
+    reader = Reader(default_session(), xids=True)
+    reader.read()
+    # A write far outside of everything: the driver ends this child, and nothing else.
+    program = """
+import torch
+source = 'extern "C" __global__ void wild(float* p) { p[1ull << 42] = 1.0f; }'
+kernel = torch.cuda._compile_kernel(source, "wild")
+kernel((1, 1, 1), (1, 1, 1), (torch.zeros(1, device="cuda"),))
+torch.cuda.synchronize()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "illegal memory access" in done.stderr, done.stderr[-500:]
+    deadline = time.monotonic() + 5
+    while not (told := reader.read().devices[0].health) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert told, "no event came"
+    assert told[0].startswith("Xid 31 at "), told
+    return "; ".join(told)
 
 
 def check_polling_does_not_slow_a_launch_bound_loop() -> str:

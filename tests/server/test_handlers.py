@@ -228,3 +228,24 @@ async def test_other_origins_may_not_open_the_feed(server, jp_http_port, jp_base
     with pytest.raises(HTTPClientError) as caught:
         await tornado.websocket.websocket_connect(tornado.httpclient.HTTPRequest(url, headers=headers))
     assert caught.value.code == 403
+
+
+async def test_stopping_leaves_nothing_running(fake_nvml, server, open_feed):
+    import threading
+
+    import prometheus_client
+
+    extension = server.web_app.settings["gpumem_magic"]
+    feed = await open_feed()
+    await feed.next()
+    assert "gpumem-poller" in {thread.name for thread in threading.enumerate()}
+    await extension.stop_extension()
+    assert "gpumem-poller" not in {thread.name for thread in threading.enumerate()}
+    assert "gpumem_up" not in prometheus_client.generate_latest().decode()
+    fake_nvml.reset_calls()
+    # A look that comes too late wakes nobody.
+    extension.monitor.note_scrape()
+    await asyncio.sleep(0.5)
+    assert fake_nvml.calls() == {}
+    # The server stops extensions again when the test ends.
+    prometheus_client.REGISTRY.register(extension._collector)

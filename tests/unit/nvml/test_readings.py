@@ -1,6 +1,7 @@
 """What a reading says, value by value, over the fake library and the real pynvml."""
 
 import os
+import re
 
 import pytest
 
@@ -239,3 +240,35 @@ def test_binding_that_another_monitor_has_patched(session, monkeypatch):
     assert device.memory == Memory(150754820096, 3773628416, 146336251904, 644939776)
     assert device.power_w is None
     assert "another package" in device.missing["power_w"]
+
+
+def test_xid_errors_are_told_once_and_kept(fake_nvml, session):
+    reader = Reader(session, xids=True)
+    fake_nvml.control({"count": 2})
+    assert [device.health for device in reader.read(0).devices] == [(), ()]
+    fake_nvml.control({"count": 2, "devices": [{}, {"xids": [31, 4242]}]})
+    for tick in (2, 3, 4):
+        well, sick = reader.read(tick).devices
+        assert well.health == ()
+        newest, first = sick.health
+        assert re.fullmatch(r"Xid 4242 at \d\d:\d\d", newest)
+        assert re.fullmatch(r"Xid 31 at \d\d:\d\d: .*application error.*", first)
+
+
+def test_xid_of_a_lost_device_stays(fake_nvml, session):
+    reader = Reader(session, xids=True)
+    fake_nvml.control({})
+    reader.read(0)
+    fake_nvml.control({"devices": [{"xids": [79]}]})
+    reader.read(2)
+    fake_nvml.control({"devices": [{"error": 15}]})
+    (device,) = reader.read(4).devices
+    assert device.lost is not None
+    assert "Xid 79" in device.health[0]
+
+
+@pytest.mark.parametrize("function", ["nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlEventSetWait_v2"])
+def test_driver_without_events_is_read_all_the_same(fake_nvml, session, function):
+    fake_nvml.control({"missing": {function: 1}, "devices": [{"xids": [79]}]})
+    (device,) = Reader(session, xids=True).read(0).devices
+    assert (device.health, device.missing) == ((), {})
