@@ -37,6 +37,7 @@ export class View {
   readonly #options: ViewOptions;
   #parts: Parts | null = null;
   #generation = 0;
+  #printing = false;
   readonly #ends: (() => void)[] = [];
 
   constructor(host: HTMLElement, options: ViewOptions = {}) {
@@ -59,6 +60,18 @@ export class View {
       this.#ends.push(() => observer.disconnect());
     }
     this.#root.addEventListener('keydown', event => this.#key(event));
+    // Paper is white.
+    const paper = (on: boolean) => (): void => {
+      this.#printing = on;
+      this.#theme();
+    };
+    for (const [name, act] of [
+      ['beforeprint', paper(true)],
+      ['afterprint', paper(false)]
+    ] as const) {
+      window.addEventListener(name, act);
+      this.#ends.push(() => window.removeEventListener(name, act));
+    }
   }
 
   /** Show a container; what was shown before goes. A failure becomes a sentence in its place, and false. */
@@ -118,9 +131,10 @@ export class View {
     this.#root.removeAttribute('data-theme');
     const forced = this.#host.dataset.gpumemTheme;
     this.#root.style.background = 'var(--jp-layout-color0, var(--vscode-editor-background, transparent))';
-    const dark = forced === undefined ? isDark(this.#root) : forced === 'dark';
+    const dark = !this.#printing && (forced === undefined ? isDark(this.#root) : forced === 'dark');
     this.#root.style.background = '';
     this.#root.dataset.theme = dark ? 'dark' : 'light';
+    this.#root.classList.toggle('paper', this.#printing);
     this.#parts?.setTheme(dark);
   }
 

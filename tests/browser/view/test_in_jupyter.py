@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(180)
 
 CELLS = [
     "%load_ext gpumem_magic\nimport torch",
-    "%%gpumem\nkept = [torch.ones(1024, 256) for _ in range(8)]\nfor n in range(9):\n    lost = torch.ones(n, 1024, 128)",
+    "%%gpumem\nkept = [torch.ones(1024, 256) for _ in range(8)]\nfor n in range(9):\n    lost = torch.ones(n, 1024)",
     "after = 1",
 ]
 

@@ -195,6 +195,9 @@ export function drawRegions(
   pen.restore();
 }
 
+/** Markers of little weight closer than this are drawn once. */
+const MARKER_PX = 6;
+
 const MARKER_GLYPH: Record<Marker['kind'], string> = {
   oom: 'out of memory',
   retry: 'retry',
@@ -217,10 +220,14 @@ export function drawMarkers(
 ): void {
   const { plot } = layout;
   let free = Number.NEGATIVE_INFINITY;
+  let lastX = Number.NEGATIVE_INFINITY;
   for (const marker of markers) {
     const x = plot.x + viewport.pxOfU(viewport.axis.uOfUs(marker.timeUs - startUs), plot.width);
     if (x < plot.x - 1 || x > plot.x + plot.width + 1) continue;
     const grave = isGrave(marker.kind);
+    // Thousands of freed segments are one fringe, not thousands of shapes.
+    if (!grave && x - lastX < MARKER_PX) continue;
+    if (!grave) lastX = x;
     pen.strokeStyle = grave ? colours.danger : colours.muted;
     pen.fillStyle = pen.strokeStyle;
     pen.lineWidth = grave ? 1.5 : 1;

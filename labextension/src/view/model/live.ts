@@ -133,7 +133,6 @@ export function sumRange(recording: Recording, from: number, to: number): RangeT
   const { steps, lifetimes, device } = recording;
   const blank = (group: number): RangeRow => ({ group, allocated: 0, freed: 0, retained: 0, transient: 0, blocks: 0 });
   const rows = device.groups.map((_, group) => blank(group));
-  const total = blank(-1);
   let summed = 0;
   for (let i = from; i < to; i++) {
     const who = steps.owner[i] as number;
@@ -144,16 +143,23 @@ export function sumRange(recording: Recording, from: number, to: number): RangeT
     const bytes = lifetimes.bytes[who] as number;
     const begins = who >= lifetimes.preexisting && lifetimes.start[who] === i;
     const end = lifetimes.end[who] as number;
-    for (const row of [rows[lifetimes.group[who] as number] as RangeRow, total]) {
-      if (!begins) {
-        row.freed += bytes;
-        continue;
-      }
-      row.allocated += bytes;
-      row.blocks += 1;
-      if (end === ALIVE || end >= to) row.retained += bytes;
-      else row.transient += bytes;
+    const row = rows[lifetimes.group[who] as number] as RangeRow;
+    if (!begins) {
+      row.freed += bytes;
+      continue;
     }
+    row.allocated += bytes;
+    row.blocks += 1;
+    if (end === ALIVE || end >= to) row.retained += bytes;
+    else row.transient += bytes;
+  }
+  const total = blank(-1);
+  for (const row of rows) {
+    total.allocated += row.allocated;
+    total.freed += row.freed;
+    total.retained += row.retained;
+    total.transient += row.transient;
+    total.blocks += row.blocks;
   }
   return {
     rows: rows

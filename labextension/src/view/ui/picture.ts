@@ -77,7 +77,9 @@ export class PictureView {
 
   setColours(colours: Colours): void {
     this.#colours = colours;
-    this.redraw();
+    this.#dirty = { base: true, overview: true };
+    // Not at the next frame: before printing there is none.
+    this.draw();
   }
 
   /** Everything, at the next frame. */

@@ -57,7 +57,7 @@ export function drawTable(session: Session, spec: TableSpec, colours: Colours, p
   body.addEventListener('keydown', event => moveFocus(event, rows));
   return h(
     'table',
-    { class: sourced ? null : 'plain' },
+    { role: 'grid', class: sourced ? null : 'plain' },
     h('caption', { class: 'sr' }, spec.caption),
     h(
       'thead',

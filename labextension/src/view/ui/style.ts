@@ -65,8 +65,8 @@ export const STYLE = `
 .toolbar label { display: inline-flex; gap: 5px; align-items: center; font-size: 12px; color: var(--gm-muted); }
 .toolbar .gap { flex: 1; }
 .search { display: inline-flex; gap: 4px; align-items: center; }
-.search input { width: 172px; }
-.gm .toolbar select { max-width: 168px; }
+.search input { width: 136px; }
+.gm .toolbar select { max-width: 134px; }
 .search output { font-size: 12px; color: var(--gm-muted); white-space: nowrap; }
 .search output.error { color: var(--gm-danger); white-space: normal; }
 .zoom { display: inline-flex; }
@@ -167,6 +167,8 @@ kbd { font: 11px var(--gm-code); border: 1px solid var(--gm-border); border-bott
 .gm.narrow .legend button { max-width: 180px; }
 .gm.narrow .sheet dl { grid-template-columns: 1fr; gap: 0; }
 .gm.narrow .sheet dd { margin-bottom: 5px; }
+/* A dark notebook's own variables do not reach paper. */
+.gm.paper { --gm-bg: var(--gm-own-bg); --gm-raised: var(--gm-own-raised); --gm-soft: var(--gm-own-soft); --gm-fg: var(--gm-own-fg); --gm-border: var(--gm-own-border); }
 @media print {
   .gm { color-adjust: exact; print-color-adjust: exact; padding: 0; }
   .toolbar, .hint, .copy, .tooltip, .sheet { display: none !important; }
