@@ -4,6 +4,7 @@ arguments    the magic's line
 gpumem       the registered magics: help, completion, nested use
 session      what is being measured in one shell; IPython's events and the input transformer
 measurement  one measurement: recorder, live line, report
+cells        the notebook's cells as IPython numbers and names them
 code         text that another magic hands us, run as the cell would have run it
 tools        the line magics beside it
 live, show   what appears while the cell runs, and after it

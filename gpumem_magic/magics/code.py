@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from IPython.core.error import UsageError
 
+from gpumem_magic.magics.cells import running_number
+
 if TYPE_CHECKING:
     from types import CodeType
 
-__all__ = ["Body", "Compiled", "compile_body", "execution_count"]
+__all__ = ["Body", "Compiled", "compile_body"]
 
 _NO_AWAIT = (
     "'await' works under %%gpumem only where %%gpumem is the cell's first line: "
@@ -73,7 +75,7 @@ def compile_body(shell: Any, body: Body) -> Compiled:
         From the user's code.
     """
     padded = "\n" * body.offset + shell.transform_cell(body.text)
-    filename = shell.compile.cache(padded, execution_count(shell), raw_code=padded)
+    filename = shell.compile.cache(padded, running_number(shell), raw_code=padded)
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     tree = compile(padded, filename, "exec", ast.PyCF_ONLY_AST | flags | shell.compile.flags, dont_inherit=True)
     tree = shell.transform_ast(tree)
@@ -85,8 +87,3 @@ def compile_body(shell: Any, body: Body) -> Compiled:
         if code is not None and code.co_flags & inspect.CO_COROUTINE:
             raise UsageError(_NO_AWAIT)
     return Compiled(statements, value, filename)
-
-
-def execution_count(shell: Any) -> int:
-    """Return the number of the cell that runs: IPython has already counted on."""
-    return max(1, int(shell.execution_count) - 1)

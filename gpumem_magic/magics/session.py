@@ -14,7 +14,8 @@ from IPython.core.error import UsageError
 from IPython.core.inputtransformer2 import classic_prompt, ipython_prompt, leading_indent
 
 from gpumem_magic.magics.arguments import find_magic_line
-from gpumem_magic.magics.code import compile_body, execution_count
+from gpumem_magic.magics.cells import Cells, running_number
+from gpumem_magic.magics.code import compile_body
 from gpumem_magic.magics.timeit_runs import counted_timeit
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Session:
     def __init__(self, shell: Any, read: Callable[[str], Request]) -> None:
         self._shell = shell
         self._read = read
+        self._cells = Cells(shell)
         self._frames: list[_Frame] = []
         self._closing: Callable[[], None] | None = None
 
@@ -79,6 +81,7 @@ class Session:
     def before_cell(self, info: Any) -> None:
         """Begin to measure, when the cell's magic line says so."""
         outer = self._running()
+        self._cells.note(info.raw_cell or "")
         self._frames = [*outer, _Frame(info)]
         if outer:
             return  # another magic runs a part of its cell as a cell
@@ -189,7 +192,7 @@ class Session:
             error = raised
             raise
         finally:
-            cell = self._describe(measurement, body.shown, execution_count(self._shell), filenames)
+            cell = self._describe(measurement, body.shown, running_number(self._shell), filenames)
             measurement.finish(error, cell)
             # A name that refers to the exception would keep the frame and its tensors alive.
             del error
@@ -198,7 +201,7 @@ class Session:
         # The recorder comes with the first measured cell, not with the extension: half of what loading would cost.
         from gpumem_magic.magics.measurement import Measurement
 
-        return Measurement(self._shell, request, self._cells)
+        return Measurement(self._shell, request, self._cells.numbers)
 
     # -- helpers ---------------------------------------------------------------------------------------------------
 
@@ -236,25 +239,14 @@ class Session:
             identity = (parent.get("metadata") or {}).get("cellId")
         return identity if isinstance(identity, str) else None
 
-    def _cells(self) -> dict[str, int]:
-        """Return the file names that IPython gave to cells, with their execution counts."""
-        cells: dict[str, int] = getattr(self._shell.compile, "_filename_map", {})
-        return cells
-
     def _cell(self, measurement: Measurement, frame: _Frame, result: Any) -> Cell:
         number = getattr(result, "execution_count", None)
         if number is None:
-            number = execution_count(self._shell)
-        names = tuple(name for name, count in self._cells().items() if count == number)
+            number = running_number(self._shell)
+        names = tuple(name for name, count in self._cells.numbers().items() if count == number)
         return self._describe(measurement, frame.info.raw_cell, number, names)
 
     def _describe(self, measurement: Measurement, source: str, number: int, filenames: tuple[str, ...]) -> Cell:
-        history = getattr(self._shell.history_manager, "input_hist_raw", [])
-        others = {
-            name: (count, history[count])
-            for name, count in self._cells().items()
-            if name not in filenames and count < len(history)
-        }
         from gpumem_magic.recording.model import Cell
 
         return Cell(
@@ -262,7 +254,7 @@ class Session:
             label=measurement.request.record.label,
             source=source,
             filenames=filenames,
-            others=others,
+            others=self._cells.others(filenames),
         )
 
 

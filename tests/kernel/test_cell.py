@@ -24,7 +24,6 @@ def test_top_level_await_works(kernel):
 def test_error_is_shown_once_with_the_cells_line_number(kernel):
     cell = kernel.run("%%gpumem\nb = 0\n\n1 / b")
     assert cell.kinds == ["ZeroDivisionError", "report"]
-    assert f"In[{cell.number}], line 4" in cell.traceback
     assert "----> 4 1 / b" in cell.traceback
     assert "gpumem_magic" not in cell.traceback
     assert "ZeroDivisionError" in cell.report

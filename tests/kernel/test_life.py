@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import IPython
 import nbformat
 import pytest
 from nbclient import NotebookClient
@@ -79,7 +80,9 @@ def test_lazy_loading_by_configuration(fresh_kernel):
 
 
 def test_run_all_stops_at_an_error_in_a_measured_cell(tmp_path):
-    for magics in ("%%gpumem", "%%gpumem\n%%time", "%%time\n%%gpumem"):
+    # In IPython 7, %%time swallows the error by itself.
+    under_time = ("%%gpumem\n%%time", "%%time\n%%gpumem") if IPython.version_info >= (8,) else ()
+    for magics in ("%%gpumem", *under_time):
         cells = [LOAD, f"{magics}\nraise ValueError('stop here')", "never = 1"]
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
         client = NotebookClient(notebook, kernel_name="python3", resources={"metadata": {"path": tmp_path}})

@@ -1,0 +1,60 @@
+"""The notebook's cells as IPython numbers and names them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Cells", "running_number"]
+
+
+def running_number(shell: Any) -> int:
+    """Return the execution count of the cell that runs now.
+
+    ``shell.execution_count`` is that number in IPython 7 and the next one's in IPython 8; the history has an entry for
+    each cell that has begun.
+    """
+    history = getattr(shell.history_manager, "input_hist_raw", None)
+    return max(1, len(history) - 1) if history else int(shell.execution_count)
+
+
+class Cells:
+    """File names of the cells' code objects, and the cells' text.
+
+    Parameters
+    ----------
+    shell
+        The running IPython shell.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._noted: dict[str, int] = {}
+
+    def note(self, raw_cell: str) -> None:
+        """Remember a cell that is about to run, where IPython does not (version 7)."""
+        compiler = self._shell.compile
+        if hasattr(compiler, "_filename_map") or not hasattr(compiler, "get_code_name"):
+            return
+        number = int(self._shell.execution_count)
+        try:
+            transformed = self._shell.transform_cell(raw_cell)
+        except SyntaxError:
+            return  # it will not run
+        self._noted[compiler.get_code_name(raw_cell, transformed, number)] = number
+
+    def numbers(self) -> Mapping[str, int]:
+        """Return file name → execution count."""
+        known: Mapping[str, int] = getattr(self._shell.compile, "_filename_map", self._noted)
+        return known
+
+    def others(self, but: tuple[str, ...]) -> dict[str, tuple[int | None, str]]:
+        """Return file name → (execution count, text) of all cells except those named `but`."""
+        history = getattr(self._shell.history_manager, "input_hist_raw", [])
+        return {
+            name: (number, history[number])
+            for name, number in self.numbers().items()
+            if name not in but and number < len(history)
+        }
