@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections import OrderedDict
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
     from gpumem_magic.report import Report
 
-__all__ = ["can_show_widgets", "display", "report_widget"]
+__all__ = ["can_show_widgets", "display", "preload", "report_widget"]
 
 _SCRIPT = Path(__file__).resolve().parent / "static" / "widget.js"
 # The saved state holds the script (about 150 kB) and this in base64; a notebook with 20 reports stays under 10 MB.
@@ -103,6 +105,18 @@ def _widget_class() -> type[Any]:
             return data, metadata
 
     return ReportWidget
+
+
+def preload() -> None:
+    """Import what showing a picture needs (0.3 s), so that the first report is as fast as the tenth.
+
+    Meant for a side thread while a long cell runs. A package that fails to import is left to `display`, which says so.
+    """
+    with suppress(ImportError, OSError, RuntimeError):
+        importlib.import_module("gpumem_magic.report.png")
+    if can_show_widgets():
+        with suppress(ImportError, OSError, GpumemError):
+            _widget_class()
 
 
 def report_widget(report: Report) -> Any:
