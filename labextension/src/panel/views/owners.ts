@@ -94,7 +94,8 @@ class OwnerView implements ItemView<OwnerRow> {
     const { model, trans } = this._context;
     const ageUs = process.startedUs ? (model.state?.timeUs ?? 0) - process.startedUs : null;
     return [
-      trans.__('PID %1', String(process.pid)),
+      // Without a name the PID is the title.
+      process.name === null ? null : trans.__('PID %1', String(process.pid)),
       this._whose(process),
       process.name === null && process.owner !== 'foreign' ? process.missing.name : null,
       ageUs === null ? null : trans.__('since %1', formatAge(ageUs / 1e6)),
