@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import sys
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic import _reports
@@ -71,7 +72,11 @@ class record:  # noqa: N801 - used as a function: `with record():`
         self.report: Any = None
         self._label = label
         self._file = ""
-        self._recorder = Recorder(options, start_marks=None if stacks == "none" else self._start_marks)
+        # Before Python 3.12, lines are known only where IPython lets us change the code before it is compiled.
+        has_lines = stacks != "none" and hasattr(sys, "monitoring")
+        self._recorder = Recorder(options, start_marks=self._start_marks if has_lines else None)
+        if stacks == "lines" and not has_lines:
+            self._recorder.notes.info("lines outside a notebook need Python 3.12; on CUDA, stacks='python' names them")
 
     def __enter__(self) -> Self:
         frame = inspect.currentframe()
@@ -91,4 +96,4 @@ class record:  # noqa: N801 - used as a function: `with record():`
     def _start_marks(self) -> LineMarks:
         from gpumem_magic.recording import marks
 
-        return marks.start(lambda filename: filename == self._file, progress=self._recorder.allocations)
+        return marks.start(lambda filename: filename == self._file, progress=self._recorder.progress)

@@ -11,6 +11,7 @@ from gpumem_magic._format import format_bytes, format_count
 from gpumem_magic.magics.interrupts import interrupt_deferred
 from gpumem_magic.magics.live import LiveLine
 from gpumem_magic.magics.show import show_report
+from gpumem_magic.magics.warmup import warm_up_later
 from gpumem_magic.recording.model import Cell, Note
 from gpumem_magic.recording.notes import one_line
 from gpumem_magic.recording.outcome import classify
@@ -79,6 +80,8 @@ class Measurement:
     def begin(self) -> None:
         """Start recording."""
         self._is_running = True
+        if not self.request.quiet:
+            warm_up_later()
         self._recorder.start()
 
     def count(self, runs: int = 1) -> None:
@@ -129,7 +132,7 @@ class Measurement:
         from gpumem_magic.recording import marks
 
         watch = marks.start(
-            lambda filename: filename in self._cells() or filename in MAGIC_CODE, progress=self._recorder.allocations
+            lambda filename: filename in self._cells() or filename in MAGIC_CODE, progress=self._recorder.progress
         )
         if watch.transformer is not None:
             transformers = self._shell.ast_transformers

@@ -176,11 +176,16 @@ class Recorder:
             notes=self.notes.freeze(),
         )
 
-    def allocations(self) -> int:
-        """Return how many allocations the devices in use have seen; only differences mean anything."""
+    @property
+    def progress(self) -> Callable[[], int] | None:
+        """Tells the number of allocations so far; None where torch does not count them (CPU tensors)."""
         attached = self._attached
-        if attached is None or attached.target is not Target.CUDA or attached.source.kind is not SourceKind.CUDA:
-            return time.monotonic_ns()  # unknown: as if something was allocated since the last question
+        return self._allocations if attached is not None and attached.target is Target.CUDA else None
+
+    def _allocations(self) -> int:
+        attached = self._attached
+        if attached is None or not self._has_counters:
+            return 0
         return sum(cuda_counters(attached.torch, device).allocations for device in self._uuids)
 
     def grown_since_stop(self) -> int | None:
