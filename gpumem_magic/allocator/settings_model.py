@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["KIB", "MIB", "AllocatorSettings", "from_torch"]
+__all__ = ["KIB", "MIB", "AllocatorSettings", "divisions_by_interval", "from_torch"]
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -36,7 +36,7 @@ class AllocatorSettings:
     expandable_segments
         Whether segments grow by mapping pages.
     large_segment_size
-        Size of a segment for requests above 1 MiB and below half of it.
+        Size of a segment for blocks above 1 MiB and below 10 MiB, and page of expandable segments of such blocks.
     """
 
     max_split_size: int | None = None
@@ -60,7 +60,7 @@ def from_torch(settings: Mapping[str, object]) -> AllocatorSettings:
     return AllocatorSettings(
         max_split_size=max_split if isinstance(max_split, int) and max_split > 0 else None,
         max_non_split_rounding=_mib_option(text, "max_non_split_rounding_mb", 20),
-        roundup_power2_divisions=_divisions(settings.get("roundup_power2_divisions")),
+        roundup_power2_divisions=divisions_by_interval(settings.get("roundup_power2_divisions")),
         garbage_collection_threshold=float(threshold) if isinstance(threshold, (int, float)) else 0.0,
         expandable_segments=settings.get("expandable_segments") is True,
         large_segment_size=_mib_option(text, "large_segment_size_mb", 20),
@@ -72,7 +72,8 @@ def _mib_option(text: str, name: str, default: int) -> int:
     return (int(found[1]) if found else default) * MIB
 
 
-def _divisions(value: object) -> tuple[int, ...]:
+def divisions_by_interval(value: object) -> tuple[int, ...]:
+    """Read ``{"1": 8, "2": 8, … "32768": 1}`` (MiB → divisions); what is missing or of another type is off."""
     divisions = [0] * _INTERVALS
     if isinstance(value, dict):
         for boundary, count in value.items():

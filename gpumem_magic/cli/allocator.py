@@ -1,14 +1,152 @@
-"""Commands of the family ``allocator``."""
+"""Commands that replay a recording under other allocator settings: ``whatif``."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
+
+from gpumem_magic._errors import BadUsageError
+from gpumem_magic._format import format_bytes
+from gpumem_magic.cli.snapshot import open_snapshot, pick_device, print_table
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
+
+    from gpumem_magic.allocator.lab import Lab
+    from gpumem_magic.allocator.whatif import Death, Prediction
 
 __all__ = ["add_parsers"]
+
+_GIB = 2**30
+# What people try, with the two values of max_split_size_mb that articles name.
+_SUGGESTED = (
+    "expandable_segments:True",
+    "max_split_size_mb:128",
+    "max_split_size_mb:512",
+    "roundup_power2_divisions:4",
+    "expandable_segments:True,roundup_power2_divisions:4",
+)
+_VERDICTS = {"fits": "fits", "oom": "out of memory", "oom_unless_fallback": "out of memory unless cuDNN falls back"}
 
 
 def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register this family's commands."""
+    parser = commands.add_parser(
+        "whatif",
+        help="what another allocator setting would have reserved, and whether it would have fitted",
+        description="Replay a recording through a model of torch's caching allocator under other settings: peak "
+        "reserved bytes as a point and a range, and with a limit whether the program would have run to its end.",
+    )
+    parser.add_argument("file", metavar="FILE", help="a torch memory snapshot: pickle, .gz or .xz")
+    parser.add_argument("--device", metavar="N", help="ordinal, or a name such as cuda:1 (default: the highest peak)")
+    parser.add_argument(
+        "--conf",
+        metavar="STRING",
+        action="append",
+        help='a PYTORCH_CUDA_ALLOC_CONF value, "" for torch\'s defaults; may be repeated (default: the usual ones)',
+    )
+    parser.add_argument(
+        "--cap-gib", metavar="X", type=float, help="most GiB that may be reserved (default: no limit, so all fits)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object, sizes in bytes")
+    parser.set_defaults(run=_run_whatif)
+
+
+def _run_whatif(arguments: argparse.Namespace) -> int:
+    from gpumem_magic.allocator.lab import Lab, most_used
+    from gpumem_magic.allocator.settings_text import parse_settings
+
+    if arguments.cap_gib is not None and not 0 < arguments.cap_gib < 2**20:
+        raise BadUsageError("--cap-gib must be a positive number of GiB")
+    confs: list[str] = arguments.conf if arguments.conf is not None else ["", *_SUGGESTED]
+    # Before the file is read: a typo should not cost seconds.
+    settings = [parse_settings(text) for text in confs]
+    trace = open_snapshot(arguments.file)
+    device = most_used(trace) if arguments.device is None else pick_device(trace, arguments.device)
+    limit = None if arguments.cap_gib is None else int(arguments.cap_gib * _GIB)
+    lab = Lab(trace, device, limit=limit)
+    results = [(text, lab.predict(one)) for text, one in zip(confs, settings, strict=True)]
+    if arguments.json:
+        print(json.dumps(_whatif_json(lab, results)))
+    else:
+        _print_whatif(lab, results)
+    return 0
+
+
+def _whatif_json(lab: Lab, results: Sequence[tuple[str, Prediction]]) -> dict[str, Any]:
+    deviation = lab.first_deviation
+    return {
+        "device": lab.device.key,
+        "recorded": {
+            "conf": lab.conf,
+            "reserved_peak": lab.reserved_peak,
+            "exact": lab.exact,
+            "first_deviation": None
+            if deviation is None
+            else {"event": deviation.event, "expected": deviation.expected, "recorded": deviation.recorded},
+        },
+        "cap_bytes": lab.limit,
+        "bound": {"live_peak": lab.bound.live_peak, "packed_peak": lab.bound.packed_peak},
+        "results": [
+            {
+                "conf": text,
+                "reserved_peak": {"low": one.low, "expected": one.expected, "high": one.high},
+                "verdict": one.verdict,
+                "dies_at": _death_json(lab, one.dies_at),
+                "retries": one.retries,
+                "unanimous": one.unanimous,
+            }
+            for text, one in results
+        ],
+        "warnings": list(lab.warnings),
+    }
+
+
+def _death_json(lab: Lab, death: Death | None) -> dict[str, Any] | None:
+    if death is None:
+        return None
+    place = lab.place(death)
+    return {
+        "event": death.event,
+        "time_us": lab.time_us(death),
+        "bytes": death.size,
+        "file": place.filename if place else None,
+        "line": place.line if place else None,
+        "function": place.name if place else None,
+    }
+
+
+def _print_whatif(lab: Lab, results: Sequence[tuple[str, Prediction]]) -> None:
+    recorded = f"{lab.device.key}: {format_bytes(lab.reserved_peak)} reserved at most in the recording"
+    print(f"{recorded}, under {lab.conf or 'the default settings'}")
+    print(
+        f"  no setting can do with less than {format_bytes(lab.bound.live_peak)}; "
+        f"an arrangement of {format_bytes(lab.bound.packed_peak)} exists"
+    )
+    header = ["setting", "reserved", "range", "against recorded", "retries"]
+    if lab.limit is not None:
+        header.append(f"under {format_bytes(lab.limit)}")
+    rows = [header]
+    for text, one in results:
+        low, high = format_bytes(one.low), format_bytes(one.high)
+        # A range that rounds to one number is told by its width.
+        spread = f"{low} to {high}" if low != high else f"± {format_bytes((one.high - one.low) / 2)}"
+        spread = spread if one.low != one.high else ""
+        change = format_bytes(one.expected - lab.reserved_peak, signed=True)
+        row = [text or "(defaults)", format_bytes(one.expected), spread, change, f"{one.retries:,}"]
+        if lab.limit is not None:
+            row.append(_verdict(lab, one))
+        rows.append(row)
+    print_table(rows, left=frozenset({0, 5}))
+    for line in lab.warnings:
+        print(f"warning: {line}")
+
+
+def _verdict(lab: Lab, one: Prediction) -> str:
+    text = _VERDICTS[one.verdict]
+    if one.dies_at is not None:
+        place = lab.place(one.dies_at)
+        where = f" at {place.filename}:{place.line}" if place else ""
+        text += f", asking for {format_bytes(one.dies_at.size)}{where}"
+    return text if one.unanimous else f"{text} (depends on the driver)"

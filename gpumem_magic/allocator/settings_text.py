@@ -1,0 +1,52 @@
+"""From a settings string to what a replay needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpumem_magic._errors import BadUsageError
+from gpumem_magic.allocator.conf import check
+from gpumem_magic.allocator.conf.environment import NEWEST
+from gpumem_magic.allocator.settings_model import MIB, AllocatorSettings, divisions_by_interval
+
+if TYPE_CHECKING:
+    from gpumem_magic.allocator.conf import TorchVersion
+
+__all__ = ["parse_settings"]
+
+
+def parse_settings(text: str, version: TorchVersion = NEWEST) -> AllocatorSettings:
+    """Read a ``PYTORCH_CUDA_ALLOC_CONF`` string.
+
+    Raises
+    ------
+    BadUsageError
+        With the first problem and the corrected string, or when the string switches to another allocator.
+    """
+    checked = check(text, version)
+    if checked.problems:
+        problem = checked.problems[0]
+        raise BadUsageError(f"{text!r}: {problem.message}. Write {checked.corrected!r}")
+    options = checked.settings
+    if options.get("backend", "native") != "native":
+        raise BadUsageError(f"{text!r}: only torch's native allocator can be replayed, not {options['backend']}")
+    plain = AllocatorSettings()
+    max_split = options.get("max_split_size_mb")
+    threshold = options.get("garbage_collection_threshold")
+    divisions = options.get("roundup_power2_divisions")
+    return AllocatorSettings(
+        max_split_size=max_split * MIB if isinstance(max_split, int) else None,
+        max_non_split_rounding=_mib(options.get("max_non_split_rounding_mb"), plain.max_non_split_rounding),
+        roundup_power2_divisions=(
+            (divisions,) * len(plain.roundup_power2_divisions)
+            if isinstance(divisions, int)
+            else divisions_by_interval(divisions)
+        ),
+        garbage_collection_threshold=float(threshold) if isinstance(threshold, (int, float)) else 0.0,
+        expandable_segments=options.get("expandable_segments") is True,
+        large_segment_size=_mib(options.get("large_segment_size_mb"), plain.large_segment_size),
+    )
+
+
+def _mib(value: object, default: int) -> int:
+    return value * MIB if isinstance(value, int) else default

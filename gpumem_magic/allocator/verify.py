@@ -1,0 +1,134 @@
+"""Does the model do what the recording shows? Every address and every segment event, in order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpumem_magic.allocator.history import Deviation
+from gpumem_magic.allocator.model import Model
+from gpumem_magic.allocator.program import recorded_limit
+from gpumem_magic.trace.model import Action
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpumem_magic.allocator.history import History
+    from gpumem_magic.allocator.program import Program
+    from gpumem_magic.allocator.settings_model import AllocatorSettings
+    from gpumem_magic.trace.model import DeviceTrace
+
+__all__ = ["Recorded", "verify"]
+
+_NAMES = {
+    int(Action.SEGMENT_ALLOC): "segment_alloc",
+    int(Action.SEGMENT_FREE): "segment_free",
+    int(Action.SEGMENT_MAP): "segment_map",
+    int(Action.SEGMENT_UNMAP): "segment_unmap",
+}
+
+
+class Recorded:
+    """Addresses as the driver gave them, in the recorded order."""
+
+    def __init__(self, device: DeviceTrace) -> None:
+        events = device.events
+        self._native = iter(events.addr[events.action == Action.SEGMENT_ALLOC].tolist())
+        self._beyond = 1 << 50
+
+    def take(self, size: int) -> int:  # noqa: ARG002 (the recording knows)
+        """Return the address of the next recorded segment; far away when the recording has no more."""
+        self._beyond += 1 << 42
+        return next(self._native, self._beyond)
+
+    def give_back(self, address: int, size: int) -> None:
+        """Take a segment back."""
+
+
+def verify(
+    device: DeviceTrace,
+    history: History,
+    program: Program,
+    settings: AllocatorSettings,
+    raw_settings: Mapping[str, object],
+) -> Deviation | None:
+    """Run the model under the recording's own setting, with the driver's addresses as recorded.
+
+    Only for recordings that begin with an empty allocator.
+
+    Returns
+    -------
+    Deviation or None
+        The first event at which model and recording differ.
+    """
+    events = device.events
+    which = np.flatnonzero((events.action >= Action.SEGMENT_ALLOC) & (events.action <= Action.SEGMENT_UNMAP))
+    recorded = [
+        (event, _NAMES[action], address, size)
+        for event, action, address, size in zip(
+            which.tolist(),
+            events.action[which].tolist(),
+            events.addr[which].tolist(),
+            events.size[which].tolist(),
+            strict=True,
+        )
+    ]
+    model = Model(
+        program,
+        settings,
+        Recorded(device),
+        limit=recorded_limit(device, history, raw_settings),
+        virtual_base=lambda _group: _next_base(model, recorded),
+        survives=lambda _number: True,
+        traced=True,
+    )
+    model.run()
+    return _first_difference(history, program, model, recorded, len(events))
+
+
+def _next_base(model: Model, recorded: list[tuple[int, str, int, int]]) -> int:
+    """Return the address of the recorded event that the model is about to repeat."""
+    position = len(model.steps)
+    return recorded[position][2] if position < len(recorded) else 1 << 52
+
+
+def _first_difference(
+    history: History,
+    program: Program,
+    model: Model,
+    recorded: list[tuple[int, str, int, int]],
+    end: int,
+) -> Deviation | None:
+    differences: list[Deviation] = []
+    lives = history.lifetimes
+    ours = np.array(model.address, dtype=np.int64).astype(np.uint64)
+    wrong = np.flatnonzero((ours != lives.address) & (lives.alloc_event >= 0))
+    if len(wrong):
+        number = int(wrong[0])
+        differences.append(
+            Deviation(
+                int(lives.alloc_event[number]),
+                f"address {model.address[number]:#x}",
+                f"{int(lives.address[number]):#x}",
+            )
+        )
+    for step, (event, *expected) in zip(model.steps, recorded, strict=False):
+        if [step.action, step.address, step.size] != expected:
+            differences.append(
+                Deviation(
+                    event,
+                    f"{step.action} of {step.size:,} bytes at {step.address:#x}",
+                    f"{expected[0]} of {expected[2]:,} bytes at {expected[1]:#x}",
+                )
+            )
+            break
+    else:
+        if len(model.steps) > len(recorded):
+            step = model.steps[len(recorded)]
+            event = int(program.events[step.step])
+            differences.append(Deviation(event, f"{step.action} of {step.size:,} bytes", "nothing"))
+        elif len(model.steps) < len(recorded):
+            event, action, _, size = recorded[len(model.steps)]
+            differences.append(Deviation(min(event, end - 1), "nothing", f"{action} of {size:,} bytes"))
+    return min(differences, key=lambda one: one.event, default=None)

@@ -1,0 +1,154 @@
+"""Predictions against what torch counted: one table for a folder of recordings.
+
+    python tests/benchmarks/whatif_truth.py DIR [--from c0|c1] [--quick]
+
+DIR holds recordings (``NAME.pickle.xz``, ``NAME.c0.pickle.xz`` …) and ``truth.json``: a list of rows, or
+``{"rows": [...]}``, with `workload`, `conf`, `cap_gib`, peaks, `num_alloc_retries`, `num_ooms`, `oom_message`. Every row
+is predicted from the workload's recording; rows of folders below DIR are included. Nothing is asserted; misses are
+listed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import Counter, defaultdict
+from functools import cache
+from pathlib import Path
+
+from gpumem_magic.allocator.lab import Lab
+from gpumem_magic.allocator.settings_text import parse_settings
+from gpumem_magic.trace.reader import read_trace
+
+GIB = 2**30
+
+
+def value(row, name):
+    for key in (f"{name}_bytes.all.peak", f"{name}_peak"):
+        if key in row:
+            return row[key]
+    return None
+
+
+def rows_of(folder):
+    for file in sorted(folder.rglob("truth.json")):
+        content = json.loads(file.read_text())
+        for row in content["rows"] if isinstance(content, dict) else content:
+            if "workload" in row and "conf" in row:
+                yield file.parent, row
+
+
+def recording(folder, workload, variant):
+    for name in (f"{workload}.{variant}", workload, f"{workload}.c0", f"{workload}.c1"):
+        for suffix in (".pickle.xz", ".pickle.gz", ".pickle"):
+            path = folder / f"{name}{suffix}"
+            if path.exists():
+                return path
+    return None
+
+
+@cache
+def trace_of(path):
+    return read_trace(path)
+
+
+@cache
+def lab_of(path, limit):
+    trace = trace_of(path)
+    return Lab(trace, trace.devices[0], limit=limit)
+
+
+def has_streams(lab):
+    return len({stream for _, stream in lab.program.groups}) > 1
+
+
+def same_setting(folder):
+    table: Counter[str] = Counter()
+    misses = []
+    for path in sorted(folder.rglob("*.pickle*")):
+        trace = trace_of(path)
+        for device in trace.devices:
+            lab = Lab(trace, device)
+            table["devices"] += 1
+            table["exact"] += lab.exact
+            if not lab.exact:
+                misses.append((path.name, device.key, lab.first_deviation))
+    print(f"same setting: {table['exact']} of {table['devices']} devices exact (every address, every segment event)")
+    for miss in misses:
+        print("  ", *miss)
+
+
+def class_of(lab, row):
+    kind = "fuzz" if row["workload"].startswith("fuzz") else "workloads"
+    if has_streams(lab) and kind == "fuzz":
+        kind += ", streams"
+    return f"{kind}, {'no cap' if row['cap_gib'] is None else 'cap'}"
+
+
+def compare(row, prediction):
+    """Return counters for one row, and the reasons for which it is a miss."""
+    true = value(row, "reserved")
+    error = prediction.expected - true
+    relative = abs(error) / true if true else float(error != 0)
+    result = {
+        "rows": 1,
+        "exact": error == 0,
+        "within 1 %": relative <= 0.01,
+        "in range": prediction.low <= true <= prediction.high,
+        "worst": relative,
+    }
+    reasons = []
+    if error:
+        reasons.append(f"{error / 2**20:+.0f} MiB ({error / true:+.2%})" if true else f"{error:+,} B")
+    if not result["in range"]:
+        reasons.append("out of range")
+    if row["cap_gib"] is not None:
+        died = bool(row.get("oom_message"))
+        verdict = prediction.verdict
+        result["verdict"] = (verdict == "oom") == died or (verdict == "oom_unless_fallback" and not died)
+        result["missed death"] = died and verdict == "fits"
+        result["retries"] = prediction.retries == row["num_alloc_retries"]
+        if not result["verdict"]:
+            reasons.append(f"verdict {verdict}, and it {'died' if died else 'lived'}")
+        if not result["retries"]:
+            reasons.append(f"retries {prediction.retries} for {row['num_alloc_retries']} ({row['num_ooms']} failed)")
+    return result, reasons
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--from", dest="variant", default="c0", help="recording to predict from (default: c0)")
+    parser.add_argument("--quick", action="store_true", help="leave out the same-setting replay")
+    arguments = parser.parse_args()
+    if not arguments.quick:
+        same_setting(arguments.folder)
+    totals: dict[str, Counter[str]] = defaultdict(Counter)
+    worst: dict[str, float] = defaultdict(float)
+    misses = []
+    started = time.perf_counter()
+    for folder, row in rows_of(arguments.folder):
+        path = recording(folder, row["workload"], arguments.variant)
+        if path is None:
+            totals["without a recording"]["rows"] += 1
+            continue
+        limit = None if row["cap_gib"] is None else int(row["cap_gib"] * GIB)
+        lab = lab_of(path, limit)
+        prediction = lab.predict(parse_settings(row["conf"]))
+        result, reasons = compare(row, prediction)
+        name = class_of(lab, row)
+        worst[name] = max(worst[name], result.pop("worst"))
+        totals[name].update({key: int(count) for key, count in result.items()})
+        if reasons:
+            misses.append((name, row["workload"], row["conf"] or "(defaults)", row["cap_gib"], "; ".join(reasons)))
+    for name, total in sorted(totals.items()):
+        parts = [f"{key} {total[key]}" for key in total if key != "rows"]
+        print(f"{name}: {total['rows']} rows: {', '.join(parts)}, worst {worst[name]:.2%}")
+    for miss in misses:
+        print("  ", *miss)
+    print(f"{time.perf_counter() - started:.1f} s")
+
+
+if __name__ == "__main__":
+    main()
