@@ -28,6 +28,8 @@ export interface Source {
   live: LiveIndex;
   curves: Curves;
   axis: Axis;
+  /** What a detail covers; null for a whole recording. */
+  stretch: { fromUs: number; toUs: number } | null;
 }
 
 /** A moment that was clicked, and the allocation there. */
@@ -68,7 +70,7 @@ export class Session {
   deviceIndex = -1;
   #folds: Fold[] = [];
   #banding!: Banding;
-  #detail: { source: Source; fromUs: number; toUs: number } | null = null;
+  #detail: Source | null = null;
   readonly #listeners = new Set<(change: Change) => void>();
 
   constructor(document: ViewDocument, device = 0) {
@@ -103,7 +105,8 @@ export class Session {
       recording,
       live: new LiveIndex(recording),
       curves: new Curves(recording, this.#banding),
-      axis
+      axis,
+      stretch: null
     };
     this.viewport = new Viewport(axis);
     this.matches = this.matches === null ? null : search(recording, this.document.header, this.matches.query);
@@ -135,7 +138,8 @@ export class Session {
     if (detail === null || viewport.axis.kind !== 'time' || this.#isFiltered()) return this.source;
     const fromUs = viewport.axis.usOfU(viewport.fromU);
     const toUs = viewport.axis.usOfU(viewport.toU);
-    return fromUs >= detail.fromUs && toUs <= detail.toUs ? detail.source : this.source;
+    const inside = detail.stretch !== null && fromUs >= detail.stretch.fromUs && toUs <= detail.stretch.toUs;
+    return inside ? detail : this.source;
   }
 
   setViewport(viewport: Viewport): void {
@@ -288,9 +292,12 @@ export class Session {
     if (banding === null) return;
     const axis = timeAxis(recording.steps.time, this.source.recording.spanUs, this.fold ? this.#folds : []);
     this.#detail = {
-      source: { document, recording, live: new LiveIndex(recording), curves: new Curves(recording, banding), axis },
-      fromUs,
-      toUs: device.endUs - own.startUs
+      document,
+      recording,
+      live: new LiveIndex(recording),
+      curves: new Curves(recording, banding),
+      axis,
+      stretch: { fromUs, toUs: device.endUs - own.startUs }
     };
     this.#emit('bands');
   }

@@ -49,7 +49,7 @@ export interface Frame {
 }
 
 /** A line further up than this many times the stack would flatten the stack, so it is only named at the top. */
-const REACH = 3;
+const REACH = 2.2;
 const MOST_COLUMNS = 2400;
 
 export function drawPicture(pen: Pen, width: number, height: number, scene: Scene): Frame {

@@ -29,7 +29,7 @@ export function allocationCard(session: Session, source: Source, lifetime: numbe
       'div',
       { class: 'facts' },
       fact('asked for', formatBytes(life.requested)),
-      fact('alive', lifeText(life)),
+      fact('alive', lifeText(life, source)),
       fact('stream', life.stream === 0 ? 'default' : String(life.stream)),
       h(
         'span',

@@ -64,10 +64,16 @@ export function lifeOf(source: Source, lifetime: number): Life {
   };
 }
 
-/** "from 1.20 s to 1.31 s (110 ms)", "from before the recording to its end". */
-export function lifeText(life: Life): string {
-  const from = life.fromUs === null ? 'before the recording' : formatDuration(life.fromUs);
-  const to = life.toUs === null ? 'its end, still alive' : formatDuration(life.toUs);
-  const length = life.fromUs !== null && life.toUs !== null ? ` (${formatDuration(life.toUs - life.fromUs)})` : '';
-  return `from ${from} to ${to}${length}`;
+/** "from 1.20 s to 1.31 s (110 ms)", "from before the recording to its end, still alive". */
+export function lifeText(life: Life, { stretch }: Source): string {
+  const { fromUs, toUs } = life;
+  const before = stretch === null ? 'before the recording' : `before ${formatDuration(stretch.fromUs)}`;
+  const after = stretch === null ? 'its end, still alive' : `after ${formatDuration(stretch.toUs)}`;
+  const length = fromUs !== null && toUs !== null ? ` (${formatDuration(toUs - fromUs)})` : '';
+  return `from ${fromUs === null ? before : formatDuration(fromUs)} to ${toUs === null ? after : formatDuration(toUs)}${length}`;
+}
+
+/** What lives from before the beginning to past the end comes folded by owner: it may be many blocks. */
+export function mayBeMany(life: Life): boolean {
+  return life.fromUs === null && life.toUs === null;
 }

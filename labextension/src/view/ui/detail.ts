@@ -40,11 +40,12 @@ export class DetailLoader {
   /** The view moved. */
   consider(): void {
     clearTimeout(this.#timer);
-    const { source, viewport, axisKind } = this.#session;
-    const { rest } = source.recording;
-    if (rest === null || rest.lifetimes === 0 || axisKind !== 'time' || this.#session.active() !== source) return;
+    const { viewport, axisKind } = this.#session;
+    // A detail that had to sum again answers a closer look with a finer one.
+    const { rest, device } = this.#session.active().recording;
+    if (rest === null || rest.lifetimes === 0 || axisKind !== 'time') return;
     const span = viewport.axis.usOfU(viewport.toU) - viewport.axis.usOfU(viewport.fromU);
-    if (span > (source.recording.spanUs / rest.bins) * MOST_BINS) return;
+    if (span > ((device.endUs - device.startUs) / rest.bins) * MOST_BINS) return;
     this.#timer = window.setTimeout(() => this.#ask(span), REST_MS);
   }
 

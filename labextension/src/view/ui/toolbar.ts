@@ -71,17 +71,16 @@ export class Toolbar {
     );
     colour.addEventListener('change', () => session.setColorBy(colour.value as ColorBy));
     const idle = session.folds.reduce((sum, fold) => sum + fold.toUs - fold.fromUs, 0);
-    const axis = h('select', { 'aria-label': 'Axis' });
+    const axis = h('select', {
+      'aria-label': 'Axis',
+      title: idle > 0 ? `${formatDuration(idle)} without any change can be folded` : null
+    });
     const option = (value: string, text: string, on: boolean): void =>
       void axis.append(h('option', { value, selected: on }, text));
     const time = session.axisKind === 'time';
-    option(
-      'time',
-      session.folds.length > 0 ? `time, ${formatDuration(idle)} idle folded` : 'time',
-      time && session.fold
-    );
-    if (session.folds.length > 0) option('wall', 'time, nothing folded', time && !session.fold);
-    option('event', 'one step per change', !time);
+    option('time', session.folds.length > 0 ? 'time, folded' : 'time', time && session.fold);
+    if (session.folds.length > 0) option('wall', 'time, whole', time && !session.fold);
+    option('event', 'per change', !time);
     axis.addEventListener('change', () =>
       session.setAxis(axis.value === 'event' ? 'event' : 'time', axis.value !== 'wall')
     );

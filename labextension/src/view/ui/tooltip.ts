@@ -7,7 +7,7 @@ import { formatBytes, formatMoment } from '../format';
 import type { Band } from '../model/bands';
 import type { Picked } from '../model/pick';
 import type { Session, Source } from '../session';
-import { lifeOf, lifeText, stackList } from './describe';
+import { lifeOf, lifeText, mayBeMany, stackList } from './describe';
 import { bdi, h, replace } from './dom';
 
 export interface Pointed {
@@ -84,7 +84,11 @@ export class Tooltip {
     const asked = life.requested === life.bytes ? '' : ` (asked for ${formatBytes(life.requested)})`;
     const stream = source.recording.device.timeline.streams.length > 1 ? `, stream ${life.stream}` : '';
     return [
-      h('div', {}, `this allocation: ${formatBytes(life.bytes)}${asked}, ${lifeText(life)}${stream}`),
+      h(
+        'div',
+        {},
+        `${mayBeMany(life) ? 'alive all through' : 'this allocation'}: ${formatBytes(life.bytes)}${asked}, ${lifeText(life, source)}${stream}`
+      ),
       stackList(source, source.recording.lifetimes.stack[lifetime] as number, STACK_PARTS, false)
     ];
   }
