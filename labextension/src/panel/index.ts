@@ -89,7 +89,14 @@ function followNotebook(tracker: INotebookTracker, panel: GpuMemoryPanel): void 
     panel.active = notebook && {
       name: notebook.title.label,
       kernelId: kernel?.id ?? null,
-      numbers: listener.numbers
+      numbers: listener.numbers,
+      jump: cellId => {
+        const at = notebook.content.widgets.findIndex(cell => cell.model.id === cellId);
+        if (at >= 0) {
+          notebook.content.activeCellIndex = at;
+          void notebook.content.scrollToItem(at, 'smart');
+        }
+      }
     };
   };
   listener.changed.connect(show);

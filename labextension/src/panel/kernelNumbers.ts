@@ -7,11 +7,26 @@ import type { Kernel } from '@jupyterlab/services';
 import { type ISignal, Signal } from '@lumino/signaling';
 
 export const COMM_TARGET = 'gpumem_magic';
+/** A ledger is read, not mined: older cells are in the notebook itself. */
+const MOST_CELLS = 50;
 
 export interface KernelNumbers {
   protocol: 1;
   timeUs: number;
   devices: TorchNumbers[];
+  /** Measured cells, the last one first. */
+  cells?: CellEntry[];
+}
+
+/** One measured cell, for the ledger. Bytes; null where they are unknown. */
+export interface CellEntry {
+  /** The cell's id in the notebook (`metadata.cellId` of its execute request); null when the front end sent none. */
+  cellId: string | null;
+  /** "In [7]", or the label that the user gave. */
+  title: string;
+  peak: number | null;
+  /** What the cell left behind; negative when it freed more than it allocated. */
+  stayed: number | null;
 }
 
 /** Bytes; null where torch does not tell. */
@@ -49,6 +64,12 @@ export function parseKernelNumbers(data: unknown): KernelNumbers | null {
       peak: bytes(device.peak),
       limit: bytes(device.limit),
       outside: bytes(device.outside)
+    })),
+    cells: (Array.isArray(message.cells) ? message.cells : []).slice(0, MOST_CELLS).map(cell => ({
+      cellId: typeof cell.cellId === 'string' ? cell.cellId : null,
+      title: String(cell.title),
+      peak: bytes(cell.peak),
+      stayed: bytes(cell.stayed)
     }))
   };
 }

@@ -327,6 +327,11 @@ describe('a kernel’s own numbers', () => {
   it('are read, and anything else is not', () => {
     const numbers = { protocol: 1, timeUs: 4, devices: [{ key: 'cuda:0', allocated: 5, reserved: 'x' }] };
     expect(parseKernelNumbers(numbers)?.devices[0]).toMatchObject({ key: 'cuda:0', allocated: 5, reserved: null });
+    const cells = [{ cellId: 'c1', title: 'In [7]', peak: 9, stayed: -2 }, { cellId: 4 }];
+    expect(parseKernelNumbers({ ...numbers, cells })?.cells).toEqual([
+      { cellId: 'c1', title: 'In [7]', peak: 9, stayed: -2 },
+      { cellId: null, title: 'undefined', peak: null, stayed: null }
+    ]);
     expect(parseKernelNumbers({ protocol: 2, devices: [] })).toBeNull();
     expect(parseKernelNumbers(null)).toBeNull();
   });

@@ -194,6 +194,28 @@ def test_the_exported_page_stands_alone(eight: Any, page: Any, new_page: Callabl
     assert "60.0 GiB" in other.locator(".gpumem-device").first.inner_text()
 
 
+NUMBERS = """
+from comm import create_comm
+numbers = {"key": "cuda:0", "allocated": 5 << 30, "reserved": 6 << 30, "peak": 7 << 30, "outside": 1 << 29}
+cells = [{"cellId": "cell-0", "title": "In [1]", "peak": 7 << 30, "stayed": 1 << 30}]
+create_comm("gpumem_magic").send({"protocol": 1, "timeUs": 1, "devices": [numbers], "cells": cells})
+"""
+
+
+def test_a_kernel_pushes_its_own_numbers_and_cells(panel_server: Callable[..., Any], page: Any) -> None:
+    server = panel_server("lab", notebooks={"a.ipynb": ["1", NUMBERS]})
+    server.show(server.device())
+    server.open(page, "a.ipynb")
+    server.jupyter.wait_for_kernel(page)
+    server.jupyter.run_all(page)
+    section = page.locator(".gpumem-notebook")
+    section.locator("text=peak 7.00 GiB").wait_for()
+    assert re.search(r"cuda:0 allocated\s+5\.00 GiB", section.inner_text())
+    assert re.search(r"cuda:0 outside torch\s+512 MiB", section.inner_text())
+    section.get_by_role("button", name="In [1]").click()
+    assert page.evaluate("() => window.jupyterapp.shell.currentWidget.content.activeCell.model.id") == "cell-0"
+
+
 def test_nothing_is_read_while_nobody_looks(panel_server: Callable[..., Any], page: Any) -> None:
     server = panel_server("lab", settings={"gpumem-magic:panel": {"showStatusItem": False}})
     server.show(server.device())

@@ -1,13 +1,14 @@
 /** The notebook in front: what its kernel holds on each device and on the host, and torch's own numbers. */
 
-import type { KernelNumbers, TorchNumbers } from '../kernelNumbers';
+import { formatBytes } from '../format';
+import type { CellEntry, KernelNumbers, TorchNumbers } from '../kernelNumbers';
 import { kernelMessage } from '../messages';
 import { heldBy } from '../owners';
 import type { DeviceState, KernelState } from '../protocol';
 import { Banner } from './banner';
 import { paint } from './bar';
 import { bytesText, type ViewContext } from './context';
-import { element, type ItemView, KeyedList, setHidden, setText } from './dom';
+import { button, element, type ItemView, KeyedList, setHidden, setText } from './dom';
 import { Value } from './value';
 
 /** The notebook in front, as the plugin sees it. */
@@ -15,6 +16,8 @@ export interface ActiveNotebook {
   name: string;
   kernelId: string | null;
   numbers: KernelNumbers | null;
+  /** Bring a cell of it into view. */
+  jump(cellId: string): void;
 }
 
 interface Line {
@@ -41,6 +44,36 @@ class LineView implements ItemView<Line> {
   private readonly _value: Value;
 }
 
+/** A measured cell: a click brings it into view. */
+class CellView implements ItemView<CellEntry> {
+  readonly node = element('li', 'gpumem-line');
+
+  constructor(
+    private readonly _context: ViewContext,
+    jump: (cellId: string) => void
+  ) {
+    this._link = button('gpumem-link', '', null, () => jump(this._cell?.cellId ?? ''));
+    this.node.append(this._link, this._figures);
+  }
+
+  update(cell: CellEntry): void {
+    const { trans } = this._context;
+    this._cell = cell;
+    setText(this._link, cell.title);
+    this._link.disabled = cell.cellId === null;
+    const { units } = this._context.model.settings;
+    const figures = [
+      ...(cell.peak === null ? [] : [trans.__('peak %1', formatBytes(cell.peak, units))]),
+      ...(cell.stayed === null ? [] : [trans.__('stayed %1', formatBytes(cell.stayed, units))])
+    ];
+    setText(this._figures, figures.join(' · ') || trans.__('n/a'));
+  }
+
+  private readonly _link: HTMLButtonElement;
+  private readonly _figures = element('span', 'gpumem-value');
+  private _cell: CellEntry | null = null;
+}
+
 export class NotebookSection {
   readonly node = element('section', 'gpumem-card gpumem-notebook');
 
@@ -57,11 +90,23 @@ export class NotebookSection {
       line => line.key,
       () => new LineView(_context)
     );
-    this.node.append(caption, title, lines, this._banner.node);
+    const cells = element('ol', 'gpumem-ledger');
+    cells.setAttribute('role', 'list');
+    cells.setAttribute('aria-label', trans.__('Measured cells, the last one first'));
+    this._cells = new KeyedList(
+      cells,
+      ({ cell, at }) => `${at} ${cell.title}`,
+      () => {
+        const view = new CellView(_context, cellId => this._active?.jump(cellId));
+        return { node: view.node, update: ({ cell }) => view.update(cell) };
+      }
+    );
+    this.node.append(caption, title, lines, cells, this._banner.node);
   }
 
   update(active: ActiveNotebook | null): void {
     const { model, trans } = this._context;
+    this._active = active;
     setHidden(this.node, active === null || model.state === null);
     if (!active || !model.state) {
       return;
@@ -70,6 +115,9 @@ export class NotebookSection {
     setText(this._name, active.name);
     setText(this._state, kernel?.executionState ?? trans.__('no kernel'));
     setHidden(this._swatch, kernel === null);
+    const ledger = (kernel && active.numbers?.cells) || [];
+    this._cells.sync(ledger.map((cell, at) => ({ cell, at: ledger.length - at })));
+    setHidden(this._cells.parent, ledger.length === 0);
     if (!kernel) {
       this._lines.sync([]);
       this._banner.update(null);
@@ -133,6 +181,8 @@ export class NotebookSection {
   }
 
   private readonly _lines: KeyedList<Line>;
+  private readonly _cells: KeyedList<{ cell: CellEntry; at: number }>;
+  private _active: ActiveNotebook | null = null;
   private readonly _banner: Banner;
   private readonly _swatch = element('span', 'gpumem-swatch');
   private readonly _name = element('span', 'gpumem-notebook-name');
