@@ -1,0 +1,234 @@
+"""Finished reports of real CUDA work against torch's own counters. Run by hand: it needs a device.
+
+``python tests/gpu/report_checks.py`` runs every check here; ``tests/gpu/run_all.py`` runs each in a process of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import gpumem_magic
+
+if TYPE_CHECKING:
+    from gpumem_magic.analysis.model import DeviceAnalysis, Row
+    from gpumem_magic.report import Report
+
+MIB = 1 << 20
+SOURCE = Path(__file__).read_text("utf-8").splitlines()
+
+
+class Skip(Exception):  # noqa: N818 - not an error
+    """This machine cannot run the check."""
+
+
+def torch_with_cuda() -> Any:
+    """Import torch; CUDA must be usable."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise Skip("needs a CUDA device")
+    return torch
+
+
+def line_of(tag: str) -> int:
+    """Return the number of the one line that ends with ``# <tag>``."""
+    (number,) = [number for number, text in enumerate(SOURCE, 1) if text.endswith(f"# {tag}")]
+    return number
+
+
+def by_line(device: DeviceAnalysis, rows: tuple[Row, ...]) -> dict[int | None, int]:
+    """Return bytes by line number, None for what has none."""
+    result: dict[int | None, int] = {}
+    for row in rows:
+        line = device.groups[row.group].line
+        result[line] = result.get(line, 0) + row.bytes
+    return result
+
+
+def assert_counters(report: Report, torch: Any, before: int) -> DeviceAnalysis:
+    """Hold one device's report against torch's counters; the peak counter was reset at the start."""
+    (device,) = report.devices
+    headline = device.headline
+    assert headline.allocated_before == before, (headline.allocated_before, before)
+    assert headline.allocated_after == torch.cuda.memory_allocated(), headline
+    assert headline.allocated_peak == torch.cuda.max_memory_allocated(), headline
+    assert headline.reserved_after == torch.cuda.memory_reserved(), headline
+    assert sum(row.bytes for row in device.peak) == headline.allocated_peak
+    assert sum(row.bytes for row in device.end) == headline.allocated_after
+    assert [note for note in report.notes if note.level == "warning"] == [], report.notes
+    return device
+
+
+def start(torch: Any) -> int:
+    """Settle the allocator and torch's own peak counter; return what is allocated."""
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    return int(torch.cuda.memory_allocated())
+
+
+def check_training_lines() -> str:
+    """Name the line of every survivor and of the peak, autograd's thread included."""
+    torch = torch_with_cuda()
+    kept = [torch.ones(3 * MIB, device="cuda")]
+    before = start(torch)
+    with gpumem_magic.record() as r:
+        model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)]).cuda()  # model
+        optimizer = torch.optim.AdamW(model.parameters())
+        x = torch.randn(4096, 1024, device="cuda")  # input
+        for _ in range(3):
+            loss = model(x).square().mean()  # forward
+            loss.backward()  # backward
+            optimizer.step()  # step
+    device = assert_counters(r.report, torch, before)
+    at_end = by_line(device, device.end)
+    parameters = sum(p.numel() * 4 for p in model.parameters())
+    assert at_end[line_of("model")] == parameters, at_end
+    assert at_end[line_of("input")] == x.numel() * 4, at_end
+    # Gradients stay, made on autograd's own thread; so does cuBLAS's workspace, at the line that used it first.
+    assert at_end[line_of("backward")] >= parameters, at_end
+    assert at_end[line_of("step")] >= 2 * parameters, at_end
+    unknown = sum(row.bytes for row in device.peak if device.groups[row.group].kind == "unknown")
+    assert unknown == 0, [device.groups[row.group] for row in device.peak]
+    assert by_line(device, device.peak)[line_of("forward")] > 100 * MIB
+    assert r.report.to_png() is not None
+    del kept, loss
+    return str(r.report.sentence)
+
+
+def check_inference_lines() -> str:
+    """Nothing stays but what is kept."""
+    torch = torch_with_cuda()
+    model = torch.nn.Linear(2048, 2048).cuda()
+    before = start(torch)
+    with gpumem_magic.record() as r, torch.no_grad():
+        for _ in range(5):
+            y = model(torch.randn(512, 2048, device="cuda"))  # predict
+    device = assert_counters(r.report, torch, before)
+    stayed = by_line(device, device.stayed)
+    assert stayed[line_of("predict")] >= y.numel() * 4, stayed
+    assert set(stayed) <= {line_of("predict"), None}, stayed
+    return str(r.report.sentence)
+
+
+def check_out_of_memory() -> str:
+    """Say what the failing line asked for, not the segment that torch wanted."""
+    torch = torch_with_cuda()
+    torch.ones(1, device="cuda")
+    before = start(torch)
+    wanted = torch.cuda.get_device_properties(0).total_memory * 2
+    reports = []
+    try:
+        with gpumem_magic.record() as r:
+            reports.append(r)
+            a = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")  # fits
+            torch.empty(wanted, dtype=torch.uint8, device="cuda")  # fails
+    except torch.cuda.OutOfMemoryError:
+        pass
+    report = reports[0].report
+    device = assert_counters(report, torch, before)
+    assert device.oom_request is not None
+    assert abs(device.oom_request - wanted) < 512
+    assert device.oom_group is not None
+    assert device.oom_group.line == line_of("fails")
+    assert device.oom_held == before + 64 * MIB
+    assert report.sentence.startswith(f"Out of memory at line {line_of('fails')} `"), report.sentence
+    del a
+    return str(report.sentence)
+
+
+def check_first_use() -> str:
+    """A process that first uses CUDA inside the block is recorded from its first allocation."""
+    torch = torch_with_cuda()
+    with gpumem_magic.record() as r:
+        x = torch.ones(5 * MIB, device="cuda")  # first
+    (device,) = r.report.devices
+    assert device.headline.allocated_before == 0
+    assert device.headline.allocated_after == torch.cuda.memory_allocated() == x.numel() * 4
+    assert by_line(device, device.end) == {line_of("first"): x.numel() * 4}
+    return str(r.report.sentence)
+
+
+def check_overflow() -> str:
+    """A ring that overflowed still closes to torch's counters, and says what it lost."""
+    torch = torch_with_cuda()
+    start(torch)
+    with gpumem_magic.record(max_entries=500) as r:
+        spike = torch.ones(200 * MIB, device="cuda")
+        del spike
+        kept = [torch.ones(1000, device="cuda") for _ in range(2000)]
+    (device,) = r.report.devices
+    assert device.headline.allocated_after == torch.cuda.memory_allocated()
+    assert device.headline.allocated_peak == torch.cuda.max_memory_allocated(), device.headline
+    assert sum(row.bytes for row in device.end) == device.headline.allocated_after
+    assert sum(row.bytes for row in device.peak) == device.headline.allocated_peak
+    assert any("overflow" in note.text for note in r.report.notes), r.report.notes
+    assert len(kept) == 2000
+    return str(r.report.sentence)
+
+
+def _events(torch: Any, count: int) -> None:
+    # An allocation and its free leave three events.
+    for _ in range(count // 3):
+        torch.empty(1000, device="cuda")
+
+
+def check_cost_report() -> str:
+    """From the end of a block to the finished bundle, over torch's own snapshot of as many events."""
+    torch = torch_with_cuda()
+    torch.ones(1, device="cuda")
+    parts = []
+    for count in (20_000, 600_000):
+        torch.cuda.memory._record_memory_history(context=None, max_entries=10_000_000)
+        _events(torch, count)
+        snapshots = []
+        for _ in range(3):
+            begin = time.perf_counter()
+            torch.cuda.memory._snapshot()
+            snapshots.append(time.perf_counter() - begin)
+        torch.cuda.memory._record_memory_history(enabled=None)
+        ours = []
+        for _ in range(4):
+            recorder = gpumem_magic.record()
+            recorder.__enter__()
+            _events(torch, count)
+            begin = time.perf_counter()
+            recorder.__exit__(None, None, None)
+            recorder.report.static_bundle()
+            recorder.report.to_document(256_000)
+            ours.append(time.perf_counter() - begin)
+        snapshot = statistics.median(snapshots)
+        first, rest = ours[0], statistics.median(ours[1:])
+        parts.append(
+            f"{count:,} events: snapshot {snapshot:.3f} s, end to report {rest:.3f} s (first {first:.3f} s), "
+            f"{rest - snapshot:+.3f} s, {rest / snapshot:.2f}x"
+        )
+    return "; ".join(parts)
+
+
+def main() -> int:
+    """Run all checks in this process, or the named one."""
+    wanted = sys.argv[1:]
+    failed = 0
+    for name, check in list(globals().items()):
+        if not name.startswith("check_") or (wanted and name.removeprefix("check_") not in wanted):
+            continue
+        try:
+            print(f"{name.removeprefix('check_')}: ok: {check()}", flush=True)
+        except Skip as skip:
+            print(f"{name.removeprefix('check_')}: skipped: {skip}", flush=True)
+        except AssertionError as error:
+            failed += 1
+            print(f"{name.removeprefix('check_')}: FAILED: {error}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
