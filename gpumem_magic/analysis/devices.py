@@ -57,11 +57,20 @@ class Placement:
         Line stacks, innermost first.
     reasons
         Why a line is unknown.
+    last_lines
+        See `Marks.last_lines`.
     """
 
     place: NDArray[np.int32]
     places: Sequence[Place]
     reasons: Sequence[str]
+    last_lines: Sequence[Sequence[int]] = ()
+
+    def last_line(self, place: int, entry: tuple[str, int, str]) -> int:
+        """Return the last line that an entry of a place stands for."""
+        if not self.last_lines:
+            return entry[1]
+        return self.last_lines[place][self.places[place].index(entry)]
 
 
 @dataclass
@@ -119,7 +128,7 @@ def _name_owner(
     if context.placement is not None and place >= 0:
         line = namer.pick(context.placement.places[place], deep=deep)
         if line is not None:
-            return book.number(*namer.line(*line))
+            return book.number(*namer.line(*line, last=context.placement.last_line(place, line)))
     # Frames of notebook code come first: "innermost" as for line marks.
     notebook = tuple((f.filename, f.line, f.name) for f in frames if namer.in_notebook(f.filename))
     if notebook:

@@ -128,14 +128,19 @@ class PlaceNamer:
             return None
         return lines[line - 1].strip() or None
 
-    def line(self, filename: str, line: int, function: str) -> tuple[Owner, Group]:
-        """Name a line of the notebook, or of a file (then in the manner of `frame`)."""
+    def line(self, filename: str, line: int, function: str, last: int | None = None) -> tuple[Owner, Group]:
+        """Name a line of the notebook, or of a file (then in the manner of `frame`).
+
+        With a `last` line other than `line` it is one of these lines: they ran too often to be told apart.
+        """
         if filename not in self._lines:
             return self.frame(filename, line, function)
         cell = self._names.get(filename)
-        label = f"line {line}" if cell is None else f"{cell} line {line}"
+        many = last is not None and last != line
+        label = f"lines {line} to {last}" if many else f"line {line}"
+        label = label if cell is None else f"{cell} {label}"
         group = Group("line", label, self.source(filename, line), cell, filename, line, function)
-        return Owner("line", filename, line), group
+        return Owner("line", filename, line, f"to {last}" if many else None), group
 
     def frame(self, filename: str, line: int, function: str) -> tuple[Owner, Group]:
         """Name a frame of a recorded stack."""

@@ -150,7 +150,11 @@ def _lowered(marks: Marks, filename: str, lines: int) -> Marks:
         )
         for place in marks.places
     )
-    return replace(marks, places=places)
+    last_lines = tuple(
+        tuple(last + lines if name in MAGIC_CODE else last for (name, _, _), last in zip(place, lasts, strict=True))
+        for place, lasts in zip(marks.places, marks.last_lines, strict=False)
+    )
+    return replace(marks, places=places, last_lines=last_lines)
 
 
 def _remove(transformers: list[Any], transformer: Any) -> None:
