@@ -160,7 +160,7 @@ class Played:
 
 def start_marks(recorder: Recorder) -> Any:
     """Begin to watch the lines."""
-    return line_marks.start(is_cell, progress=recorder.allocations)
+    return line_marks.start(is_cell, progress=recorder.progress)
 
 
 def training(*, check: bool | None = None, **sizes: int) -> Played:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -27,10 +28,8 @@ def run_program(notebook: Notebook, seed: int, *, floods: bool) -> Joined:
     notebook.run(earlier)
     notebook.truth.limit = len(notebook.truth.time_us) + 300
     marks = start(is_cell, progress=notebook.truth.count if seed % 2 else None)
-    try:
+    with contextlib.suppress(Exception, Enough):  # programs may well end in one
         notebook.run(cell, marks)
-    except (Exception, Enough):  # noqa: BLE001, S110 - programs may well end in one
-        pass
     columns = marks.stop()
     assert columns is not None
     assert marks.notes == ()
