@@ -16,8 +16,8 @@ from gpumem_magic.nvml.faults import Absence
 
 __all__ = ["load_binding"]
 
-# Present in NVIDIA's module since 11.510 (2022), in none of the forks.
-_NEEDED = ("nvmlInitWithFlags", "nvmlMemory_v2", "nvmlDeviceGetComputeRunningProcesses_v2", "NVMLError")
+# Present in NVIDIA's module from 11.515 (2022) to today's, in none of the dead forks.
+_NEEDED = ("nvmlInitWithFlags", "nvmlMemory_v2", "NVMLError", "nvmlDeviceGetMemoryInfo")
 
 _INSTALL = "pip install --force-reinstall nvidia-ml-py"
 

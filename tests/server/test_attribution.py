@@ -343,7 +343,7 @@ def test_inside_a_pid_namespace_only_an_open_device_is_proof(sleeper, monkeypatc
     assert attributor.has_device_open(sleeper.pid) is False
 
 
-def test_real_namespace_sees_only_strangers(tmp_path):
+def test_real_namespace_sees_only_strangers():
     program = f"""
 import subprocess, sys
 from gpumem_magic.server.attribution import Attributor, Directory, KernelEntry
@@ -354,7 +354,7 @@ print(attributor.owner({os.getpid()}).owner, attributor.owner(inner.pid).owner)
 inner.kill(); inner.wait()
 """
     command = ["unshare", "-pf", "--mount-proc", sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0 and "unshare" in done.stderr:
         pytest.skip(f"this machine may not unshare: {done.stderr.strip()}")
     assert done.stdout == "foreign foreign\n", done.stderr

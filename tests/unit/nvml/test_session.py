@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import pynvml
 import pytest
 
 from gpumem_magic.nvml import faults
@@ -136,8 +137,6 @@ def test_driver_that_is_reloaded_is_found_again(fake_nvml, session, clock, code)
 
 
 def test_shutdown_by_somebody_else_heals_at_once(session):
-    import pynvml
-
     reader = Reader(session)
     reader.read(0)
     pynvml.nvmlShutdown()
@@ -218,5 +217,7 @@ device = n.read_all().devices[0]
 print(device.memory.used, device.memory.reserved, [p.used for p in device.processes if p.pid == os.getpid()])
 """
     clean = {key: value for key, value in os.environ.items() if key != "FAKE_NVML"}
+    if without == "PROCESSES_V3" and not hasattr(pynvml, "nvmlDeviceGetComputeRunningProcesses_v2"):
+        pytest.skip("an older nvidia-ml-py, which cannot ask an older driver either")
     expected = "4418568192 None [5]\n" if without == "MEMORY_V2" else "3773628416 644939776 [5]\n"
     assert run(program, **old.environment(clean)) == expected
