@@ -11,6 +11,7 @@ import html
 from typing import TYPE_CHECKING
 
 from gpumem_magic._format import format_bytes
+from gpumem_magic.report.wording import format_share
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +41,7 @@ def image_tag(png: bytes, sentence: str, width: int) -> str:
 
 def _row(device: DeviceAnalysis, row: Row, total: int) -> str:
     group = device.groups[row.group]
-    share = f"{row.bytes / total:.0%}" if total else ""
+    share = escape(format_share(row.bytes, total))
     place = escape(group.label)
     if group.file is not None and group.kind == "frame":
         place = f'<span title="{escape(group.file)}">{place}</span>'

@@ -13,7 +13,7 @@ from gpumem_magic.report.canvas import Canvas
 from gpumem_magic.report.fonts import drawable
 from gpumem_magic.report.scene import device_scene
 from gpumem_magic.report.ticks import byte_ticks, time_ticks
-from gpumem_magic.report.wording import WIDTH, numbers, table_title
+from gpumem_magic.report.wording import WIDTH, format_share, numbers, table_title
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -249,7 +249,7 @@ class _Panel:
         for band in bands:
             y = self._legend_row(band, left, y, peak)
         if rounding > 0.005 * peak:
-            text = f"{format_bytes(rounding)}  {rounding / peak:.0%}  rounding, unsplit remainders"
+            text = f"{format_bytes(rounding)}  {format_share(rounding, peak)}  rounding, unsplit remainders"
             canvas.text(left + 18, y + 4, text, size=10, color=palette.MUTED)
 
     def _legend_title(self) -> str:
@@ -260,7 +260,7 @@ class _Panel:
         canvas = self.canvas
         canvas.rectangle(left, y - 6, 11, 11, band.color)
         held = band.at_peak or 0
-        share = f"{held / peak:.0%}" if peak else ""
+        share = format_share(held, peak)
         canvas.text(
             left + 76, y + 4, format_bytes(held), size=11, color=palette.FOREGROUND, weight="bold", anchor="right"
         )

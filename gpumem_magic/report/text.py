@@ -10,7 +10,7 @@ import unicodedata
 from typing import TYPE_CHECKING
 
 from gpumem_magic._format import format_bytes
-from gpumem_magic.report.wording import numbers, table_title
+from gpumem_magic.report.wording import format_share, numbers, table_title
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,7 +116,8 @@ def _table(device: DeviceAnalysis, shown: Sequence[Row], total: int, width: int)
     room = min(room, max(map(display_width, details), default=0)) if room >= 8 else 0
     for row, label, detail in zip(shown, labels, details, strict=True):
         share = row.bytes / total if total else 0.0
-        head = f"  {format_bytes(row.bytes):>9}  {share:>4.0%}  {_pad(clip(label, label_width), label_width)}"
+        numbers_text = f"  {format_bytes(row.bytes):>9}  {format_share(row.bytes, total):>4}"
+        head = f"{numbers_text}  {_pad(clip(label, label_width), label_width)}"
         text = clip(detail, room) if room else ""
         cell = _pad(text, room)
         if _has_rtl(text):
@@ -137,7 +138,7 @@ def _device_lines(analysis: Analysis, device: DeviceAnalysis, *, top: int, width
     rest = device.peak[top:]
     if rest:
         size = sum(row.bytes for row in rest)
-        lines.append(f"  {format_bytes(size):>9}  {size / peak:>4.0%}  {len(rest)} more")
+        lines.append(f"  {format_bytes(size):>9}  {format_share(size, peak):>4}  {len(rest)} more")
     return lines
 
 
