@@ -1,1 +1,3 @@
 import './base.css';
+import './cards.css';
+import './owners.css';

@@ -39,7 +39,7 @@ export class PanelView implements IDisposable {
     this._more = button('gpumem-tool gpumem-tool-more', '⋯', trans.__('Panel menu'), () => more(this._more));
     this._more.setAttribute('aria-haspopup', 'menu');
     const heading = element('h2', 'gpumem-heading', trans.__('GPU memory'));
-    const header = element('header', 'gpumem-header', heading, this._status, this._fold, this._more);
+    const header = element('div', 'gpumem-header', heading, this._status, this._fold, this._more);
     this._status.setAttribute('role', 'status');
     node.append(header, this._server.node, this._driver.node, this._notebook.node, cards, this._host.card.node);
     model.changed.connect(this._onChange, this);
