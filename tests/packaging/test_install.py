@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -29,6 +30,7 @@ class Environment:
     def run(self, program: str, *arguments: str) -> str:
         result = subprocess.run(
             [str(self.bin / program), *arguments],
+            env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
