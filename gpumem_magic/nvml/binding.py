@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,10 @@ def load_binding() -> Any | Absence:
         NVIDIA's module, or why it cannot be used with the line that repairs it.
     """
     try:
-        module = importlib.import_module("pynvml")
+        with warnings.catch_warnings():
+            # The retired package `pynvml` (13.x, only a shell around NVIDIA's) warns whoever imports the module.
+            warnings.simplefilter("ignore", FutureWarning)
+            module = importlib.import_module("pynvml")
     except ImportError as error:
         return Absence(None, f"NVIDIA's Python binding cannot be imported ({error}); run `{_INSTALL}`.")
     missing = [name for name in _NEEDED if not hasattr(module, name)]

@@ -20,6 +20,8 @@ _PROGRAM = (
     "print(m.version('gpumem-magic') if u.find_spec('gpumem_magic') else '')"
 )
 _TIMEOUT_SECONDS = 20.0
+# Kernels of the past are forgotten when there are so many.
+MOST_KNOWN = 64
 
 
 class KernelInspector:
@@ -41,6 +43,8 @@ class KernelInspector:
             if known is not None and known[0] == started:
                 return known[1]
             facts: dict[str, Any] = {}
+            if len(self._known) >= MOST_KNOWN:
+                self._known = {other: entry for other, entry in self._known.items() if psutil.pid_exists(other)}
             self._known[pid] = (started, facts)
         python = _interpreter(process)
         if python is not None:
