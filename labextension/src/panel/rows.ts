@@ -39,8 +39,9 @@ const RANK: Record<SegmentKind, number> = {
   other: 3,
   unattributed: 4,
   untold: 5,
-  driver: 6,
-  free: 7
+  host: 6,
+  driver: 7,
+  free: 8
 };
 
 /** One row a kernel (with its children), one a process of anybody else; the largest first within each kind. */

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import type { ProcessState } from './protocol';
-import { deviceBar, fullness, restOf } from './segments';
+import { asHost, deviceBar, fullness, restOf } from './segments';
 
 const GIB = 2 ** 30;
 
@@ -41,6 +41,18 @@ describe('a bar', () => {
     expect(restOf(bar).map(part => part.kind)).toEqual(['untold', 'driver', 'free']);
     const told = processes.filter(one => one.used !== null);
     expect(restOf(deviceBar(memory, told)).map(part => part.kind)).toEqual(['unattributed', 'driver', 'free']);
+  });
+
+  it('calls the rest of a host other programs', () => {
+    const told = asHost(deviceBar(memory, [process('kernel', 10 * GIB, 'a'), process('other', 10 * GIB)]));
+    expect(kinds(told)).toEqual([
+      ['a', 10],
+      ['other', 10],
+      ['host', 30],
+      ['driver', 1],
+      ['free', 29]
+    ]);
+    expect(asHost(null)).toBeNull();
   });
 
   it('believes the processes when they hold more than the device said a moment ago', () => {

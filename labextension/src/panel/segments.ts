@@ -2,8 +2,20 @@
 
 import type { ProcessState } from './protocol';
 
-/** 'untold' is what is left where some process's size is unknown; 'unattributed' where all are known. */
-export type SegmentKind = 'kernel' | 'terminal' | 'orphan' | 'other' | 'driver' | 'unattributed' | 'untold' | 'free';
+/**
+ * What is left is 'unattributed' where every process's size is known and 'untold' where one is not; where the memory is
+ * the host's own it is 'host': nobody's secret, just all other programs.
+ */
+export type SegmentKind =
+  | 'kernel'
+  | 'terminal'
+  | 'orphan'
+  | 'other'
+  | 'driver'
+  | 'unattributed'
+  | 'untold'
+  | 'host'
+  | 'free';
 
 export interface Segment {
   kind: SegmentKind;
@@ -100,9 +112,16 @@ export function deviceBar(
   return { whole: segments.reduce((sum, part) => sum + part.bytes, 0), segments };
 }
 
+/** The same bar for memory that is the host's: what is left belongs to other programs. */
+export function asHost(bar: Bar | null): Bar | null {
+  const renamed = (part: Segment): Segment =>
+    part.kind === 'unattributed' || part.kind === 'untold' ? { ...part, kind: 'host' } : part;
+  return bar && { ...bar, segments: bar.segments.map(renamed) };
+}
+
 /** Parts that no process of a list stands for. */
 export function restOf(bar: Bar | null): Segment[] {
-  return (bar?.segments ?? []).filter(part => ['unattributed', 'untold', 'driver', 'free'].includes(part.kind));
+  return (bar?.segments ?? []).filter(part => ['unattributed', 'untold', 'host', 'driver', 'free'].includes(part.kind));
 }
 
 /** How full a device is, 0 to 1, the driver's part included; null when unknown. */

@@ -22,6 +22,8 @@ export function segmentName(context: ViewContext, part: Pick<Segment, 'kind' | '
       return trans.__('Not attributed');
     case 'untold':
       return trans.__('Not told per process');
+    case 'host':
+      return trans.__('Other programs');
     case 'free':
       return trans.__('Free');
   }

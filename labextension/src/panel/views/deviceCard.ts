@@ -3,7 +3,7 @@
 import { formatPercent } from '../format';
 import { processesOf } from '../owners';
 import type { DeviceState, MigState } from '../protocol';
-import { type Bar, deviceBar, fullness, restOf } from '../segments';
+import { asHost, type Bar, deviceBar, fullness, restOf } from '../segments';
 import { BarView } from './bar';
 import { Card } from './card';
 import { pairText, type ViewContext } from './context';
@@ -193,11 +193,9 @@ export class DeviceCard implements ItemView<DeviceState> {
   }
 
   private _barOf(device: DeviceState): Bar | null {
-    return deviceBar(
-      device,
-      processesOf(device),
-      this._context.model.state?.kernels.map(kernel => kernel.id)
-    );
+    const order = this._context.model.state?.kernels.map(kernel => kernel.id);
+    const bar = deviceBar(device, processesOf(device), order);
+    return device.unified ? asHost(bar) : bar;
   }
 
   private _numbers(device: DeviceState, force: boolean): void {

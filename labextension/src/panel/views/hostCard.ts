@@ -1,7 +1,7 @@
 /** The host's memory and every kernel's share of it, by notebook: all there is to see on a machine without a GPU. */
 
 import type { ProcessState, State } from '../protocol';
-import { deviceBar } from '../segments';
+import { asHost, type Bar, deviceBar, restOf } from '../segments';
 import { BarView } from './bar';
 import { Card } from './card';
 import { pairText, type ViewContext } from './context';
@@ -43,14 +43,14 @@ export class HostCard {
       this.card.suggest();
     }
     this._numbers(state);
-    this._owners.update(asProcesses(state), this._segments(state));
+    this._owners.update(asProcesses(state), restOf(this._barOf(state)));
     this.redraw();
   }
 
   tick(): void {
     if (this._state) {
       this._numbers(this._state);
-      this._owners.updateRest(this._segments(this._state));
+      this._owners.updateRest(restOf(this._barOf(this._state)));
       if (this.card.expanded) {
         this._draw(this._state, false);
       }
@@ -63,25 +63,9 @@ export class HostCard {
     }
   }
 
-  private _bars(state: State): ReturnType<typeof deviceBar> {
-    const bar = deviceBar(
-      state.host,
-      asProcesses(state),
-      state.kernels.map(kernel => kernel.id)
-    );
-    // On the host everybody's memory is visible to the system: what is left belongs to other programs.
-    return (
-      bar && {
-        ...bar,
-        segments: bar.segments.map(part =>
-          part.kind === 'unattributed' || part.kind === 'untold' ? { ...part, kind: 'other' } : part
-        )
-      }
-    );
-  }
-
-  private _segments(state: State): NonNullable<ReturnType<typeof deviceBar>>['segments'] {
-    return this._bars(state)?.segments.filter(part => part.kind !== 'kernel') ?? [];
+  private _barOf(state: State): Bar | null {
+    const order = state.kernels.map(kernel => kernel.id);
+    return asHost(deviceBar(state.host, asProcesses(state), order));
   }
 
   private _numbers(state: State): void {
@@ -91,7 +75,7 @@ export class HostCard {
       known ? pairText(this._context, memoryUsed, memoryTotal) : null,
       missing.memoryUsed ?? missing.memoryTotal
     );
-    this._bar.update(this._bars(state));
+    this._bar.update(this._barOf(state));
   }
 
   private _draw(state: State, force: boolean): void {
