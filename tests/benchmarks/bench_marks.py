@@ -19,6 +19,7 @@ from gpumem_magic.analysis.lines import attribute
 from gpumem_magic.recording.marks import start
 from gpumem_magic.recording.model import Marks
 
+# ruff: noqa: E501 - cells on one line each
 ROUNDS = 9
 LOOPS = {
     "6 M iterations, x += i": "x = 0\nfor i in range(6_000_000):\n    x += i\n",
