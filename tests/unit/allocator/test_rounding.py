@@ -32,7 +32,7 @@ def test_four_divisions_of_a_power_of_two(size, block):
 
 
 def test_divisions_go_by_the_size_in_mib():
-    # [64:8,256:4,>:1] as torch expands it: below 128 MiB 8, below 256 MiB 4, 1 beyond.
+    # The division of a size is that of the power of two below it; what is missing is off.
     divisions = from_torch(
         {"roundup_power2_divisions": {"1": 8, "2": 8, "64": 8, "128": 4, "256": 4, "512": 1, "32768": 1}}
     ).roundup_power2_divisions

@@ -1,0 +1,234 @@
+"""What the caching allocator holds: free blocks, segments, and pages of expandable segments.
+
+Free blocks are one sorted list for each (pool, stream, small or large) of ``size << 64 | address``, so that the first
+entry at or above ``size << 64`` is torch's best fit with the lowest address on ties. A free block is also known by its
+start and by its end, for merging.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpumem_magic.allocator.sizes import page_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpumem_magic.allocator.addresses import AddressModel
+    from gpumem_magic.allocator.settings_model import AllocatorSettings
+
+__all__ = ["MASK", "SHIFT", "Cache", "SegmentStep"]
+
+SHIFT = 64
+MASK = (1 << SHIFT) - 1
+# Expandable segments reserve 9/8 of the device's memory in addresses; only "large enough" matters here.
+_VIRTUAL = 1 << 42
+_VIRTUAL_BASE = 1 << 46
+
+
+@dataclass(frozen=True)
+class SegmentStep:
+    """A change of what is reserved: `action` is torch's name for it, `step` the operation that caused it."""
+
+    step: int
+    action: str
+    address: int
+    size: int
+
+
+class Cache:
+    """Free blocks and segments of one device.
+
+    Parameters
+    ----------
+    settings
+        Under which settings.
+    groups
+        Number of block lists; odd ones hold small blocks.
+    addresses
+        Where segments from cudaMalloc go.
+    virtual_base
+        Gives the address of an expandable segment of a group; by default far from everything else.
+    """
+
+    def __init__(
+        self,
+        settings: AllocatorSettings,
+        groups: int,
+        addresses: AddressModel,
+        virtual_base: Callable[[int], int] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.reserved = 0
+        self.reserved_peak = 0
+        self.steps: list[SegmentStep] = []
+        self._is_traced = False
+        self._addresses = addresses
+        self._virtual_base = virtual_base
+        self._step = 0
+        self._lists: list[list[int]] = [[] for _ in range(groups)]
+        self._free_at: dict[int, int] = {}  # start → size
+        self._free_end: dict[int, int] = {}  # end → start
+        self._segments: dict[int, int] = {}  # from cudaMalloc: start → size
+        self._bases: list[int] = []  # of `_segments`, ascending
+        self._barriers: dict[int, int] = {}  # edges of `_segments`, over which blocks do not merge
+        self._unmapped: dict[int, int] = {}  # start → size
+        self._unmapped_of: list[list[int]] = [[] for _ in range(groups)]  # starts, ascending
+        self._virtual: list[int] = [0] * groups  # base of each group's expandable segment
+        # Garbage collection asks how many searches ago a block was put into its list.
+        self._keeps_age = False
+        self._searches = 0
+        self._put_at: dict[int, int] = {}
+
+    def _grow(self, action: str, at: int, size: int) -> None:
+        self.reserved += size
+        self.reserved_peak = max(self.reserved_peak, self.reserved)
+        if self._is_traced:
+            self.steps.append(SegmentStep(self._step, action, at, size))
+
+    def _shrink(self, action: str, at: int, size: int) -> None:
+        self.reserved -= size
+        if self._is_traced:
+            self.steps.append(SegmentStep(self._step, action, at, size))
+
+    def _take_segment(self, size: int) -> tuple[int, int]:
+        """Get a segment from cudaMalloc: a block outside every list."""
+        at = self._addresses.take(size)
+        self._segments[at] = size
+        insort(self._bases, at)
+        for edge in (at, at + size):
+            self._barriers[edge] = self._barriers.get(edge, 0) + 1
+        self._free_at[at] = size
+        self._free_end[at + size] = at
+        self._grow("segment_alloc", at, size)
+        return at, size
+
+    def _release(self, start: int, size: int, group: int) -> None:
+        """Make a block free, merged with its free neighbours."""
+        free = self._lists[group]
+        end = start + size
+        if end in self._free_at and end not in self._barriers:
+            length = self._free_at.pop(end)
+            del free[bisect_left(free, length << SHIFT | end)]
+            end += length
+        if start in self._free_end and start not in self._barriers:
+            before = self._free_end.pop(start)
+            del free[bisect_left(free, (start - before) << SHIFT | before)]
+            start = before
+        self._free_at[start] = end - start
+        self._free_end[end] = start
+        insort(free, (end - start) << SHIFT | start)
+        if self._keeps_age:
+            self._put_at[start] = self._searches
+
+    def _drop_free(self, start: int, size: int, group: int) -> None:
+        free = self._lists[group]
+        del free[bisect_left(free, size << SHIFT | start)]
+        del self._free_at[start], self._free_end[start + size]
+
+    def _release_segment(self, start: int, size: int, group: int) -> None:
+        self._drop_free(start, size, group)
+        del self._segments[start]
+        del self._bases[bisect_left(self._bases, start)]
+        for edge in (start, start + size):
+            if self._barriers[edge] == 1:
+                del self._barriers[edge]
+            else:
+                self._barriers[edge] -= 1
+        self._addresses.give_back(start, size)
+        self._shrink("segment_free", start, size)
+
+    def _cheapest_to_extend(self, free: list[int], index: int) -> int:
+        """Compare blocks by the size that they can grow to, and step on while the next is strictly smaller."""
+        unmapped = self._unmapped
+
+        def extent(key: int) -> int:
+            have = key >> SHIFT
+            return have + unmapped.get((key & MASK) + have, 0)
+
+        while index + 1 < len(free) and extent(free[index + 1]) < extent(free[index]):
+            index += 1
+        return index
+
+    def _extend(self, size: int, group: int) -> tuple[int, int]:
+        """Map pages at the lowest place where `size` bytes fit, behind or before what is free there."""
+        start = self._place_to_extend(size, group)
+        if start in self._unmapped:
+            self._map(start, min(self._unmapped[start], size), group)
+        while self._free_at[start] < size:
+            end = start + self._free_at[start]
+            self._map(end, min(size - self._free_at[start], self._unmapped[end]), group)
+        have = self._free_at[start]
+        free = self._lists[group]
+        del free[bisect_left(free, have << SHIFT | start)]
+        return start, have
+
+    def _place_to_extend(self, size: int, group: int) -> int:
+        for unmapped in self._unmapped_of[group]:
+            start = self._free_end.get(unmapped, unmapped)
+            room, cursor = 0, start
+            while room < size:
+                step = self._free_at.get(cursor) or self._unmapped.get(cursor)
+                if step is None:
+                    break
+                room += step
+                cursor += step
+            if room >= size:
+                return start
+        base = self._virtual_base(group) if self._virtual_base else _VIRTUAL_BASE + group * 2 * _VIRTUAL
+        # Pages are counted from the segment's beginning. There is one segment a group: its addresses do not run out.
+        self._virtual[group] = base
+        self._unmapped[base] = _VIRTUAL
+        insort(self._unmapped_of[group], base)
+        return base
+
+    def _map(self, start: int, size: int, group: int) -> None:
+        page = page_size(self.settings, is_small=bool(group & 1))
+        mapped = (size + page - 1) // page * page
+        left = self._unmapped.pop(start) - mapped
+        starts = self._unmapped_of[group]
+        del starts[bisect_left(starts, start)]
+        if left:
+            self._unmapped[start + mapped] = left
+            insort(starts, start + mapped)
+        self._release(start, mapped, group)
+        self._grow("segment_map", start, mapped)
+
+    def _unmap(self, start: int, size: int, group: int) -> None:
+        """Give back the pages that lie wholly inside a free block."""
+        page = page_size(self.settings, is_small=bool(group & 1))
+        base = self._virtual[group]
+        low = base + (start - base + page - 1) // page * page
+        high = base + (start + size - base) // page * page
+        if low >= high:
+            return
+        self._drop_free(start, size, group)
+        for at, length in ((start, low - start), (high, start + size - high)):
+            if length:
+                self._free_at[at] = length
+                self._free_end[at + length] = at
+                insort(self._lists[group], length << SHIFT | at)
+        starts = self._unmapped_of[group]
+        at, length = low, high - low
+        index = bisect_left(starts, at)
+        if index < len(starts) and starts[index] == high:
+            length += self._unmapped.pop(high)
+            del starts[index]
+        if index and starts[index - 1] + self._unmapped[starts[index - 1]] == at:
+            at = starts[index - 1]
+            length += self._unmapped[at]
+        else:
+            starts.insert(index, at)
+        self._unmapped[at] = length
+        self._shrink("segment_unmap", low, high - low)
+        if length == _VIRTUAL:
+            # Nothing is left of the segment; its addresses go back.
+            del self._unmapped[at]
+            starts.remove(at)
+
+    def _homes_of_tied(self, free: list[int], index: int) -> set[int]:
+        """Return the segments of all blocks as large as the one at `index`."""
+        above = bisect_left(free, ((free[index] >> SHIFT) + 1) << SHIFT)
+        return {self._bases[bisect_right(self._bases, key & MASK) - 1] for key in free[index:above]}
