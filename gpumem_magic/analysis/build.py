@@ -20,6 +20,7 @@ from gpumem_magic.trace.model import StackTable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from gpumem_magic.allocator.history import History
     from gpumem_magic.analysis.model import DeviceAnalysis, Origin
     from gpumem_magic.recording.model import Cell, DeviceReading, Recording
     from gpumem_magic.trace.model import DeviceTrace, Trace
@@ -58,6 +59,10 @@ def _active(device: DeviceTrace) -> bool:
     return bool(len(device.events) or device.segments)
 
 
+def _replayed(trace: Trace) -> list[tuple[DeviceTrace, History]]:
+    return [(device, history(device, trace.settings)) for device in filter(_active, trace.devices)]
+
+
 def _placement(recording: Recording, device: DeviceTrace, notes: list[Note]) -> Placement | None:
     if recording.marks is None:
         return None
@@ -73,7 +78,8 @@ def _reading(readings: Iterable[DeviceReading], key: str) -> DeviceReading | Non
 def _analyse_events(recording: Recording, trace: Trace, notes: list[Note]) -> list[DeviceAnalysis]:
     namer = PlaceNamer(recording.cell)
     devices = []
-    for device in filter(_active, trace.devices):
+    replayed = _replayed(trace)
+    for device, past in replayed:
         before, after = _reading(recording.before, device.key), _reading(recording.after, device.key)
         context = DeviceContext(
             namer=namer,
@@ -86,9 +92,10 @@ def _analyse_events(recording: Recording, trace: Trace, notes: list[Note]) -> li
             samples=recording.samples,
             regions=trace.regions,
             truncated=recording.truncated,
+            all_devices=[(other.events, its_past) for other, its_past in replayed],
             notes=notes,
         )
-        devices.append(analyse_device(device, history(device, trace.settings), context))
+        devices.append(analyse_device(device, past, context))
     return devices
 
 
@@ -177,7 +184,8 @@ def analyse_trace(trace: Trace, title: str = "snapshot") -> Analysis:
     """
     notes = [Note("warning", text) for text in trace.warnings]
     devices = []
-    for device in filter(_active, trace.devices):
+    replayed = _replayed(trace)
+    for device, past in replayed:
         times = device.events.time_us
         context = DeviceContext(
             namer=PlaceNamer(None),
@@ -186,9 +194,10 @@ def analyse_trace(trace: Trace, title: str = "snapshot") -> Analysis:
             end_us=int(times.max()) if len(times) else 0,
             regions=trace.regions,
             is_cell=False,
+            all_devices=[(other.events, its_past) for other, its_past in replayed],
             notes=notes,
         )
-        devices.append(analyse_device(device, history(device, trace.settings), context))
+        devices.append(analyse_device(device, past, context))
     shown = _by_peak(devices)
     drawable = any(_moves(device) for device in shown)
     if drawable:

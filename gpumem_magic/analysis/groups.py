@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpumem_magic.analysis.model import Group, Row
+from gpumem_magic.trace.frames import is_notebook_cell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,36 +23,13 @@ if TYPE_CHECKING:
     from gpumem_magic.recording.model import Cell
     from gpumem_magic.trace.model import Frame, StackTable
 
-__all__ = ["ROUNDING", "GroupBook", "Owner", "PlaceNamer", "colored", "rows", "user_frame"]
+__all__ = ["ROUNDING", "GroupBook", "Owner", "PlaceNamer", "colored", "rows", "stacks_recorded"]
 
 ROUNDING = "rounding and unsplit remainders"
 NO_STACK = "backward thread or C++"
 NO_STACKS_AT_ALL = "the recording holds no stacks"
 
-# Directories of other people's code. Matched in the path as recorded, with either separator.
-_LIBRARY = ("/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3", "<frozen", "/torch/_", "/Lib/")
-_CPP_SUFFIXES = (".cpp", ".cc", ".c", ".cu", ".h", ".so", ".hpp", ".cxx")
-
 Place = tuple[tuple[str, int, str], ...]
-
-
-def _is_library(filename: str) -> bool:
-    path = filename.replace("\\", "/")
-    if not path or path == "??" or path.endswith(_CPP_SUFFIXES) or ".so." in path:
-        return True
-    return any(part in path for part in _LIBRARY)
-
-
-def _is_python(frame: Frame) -> bool:
-    return frame.filename.endswith((".py", ".pyx")) or frame.filename.startswith("<")
-
-
-def user_frame(frames: Sequence[Frame]) -> Frame | None:
-    """Return the innermost frame that is not library code; the innermost Python frame when all are; else None."""
-    for frame in frames:
-        if not _is_library(frame.filename):
-            return frame
-    return next((frame for frame in frames if _is_python(frame)), None)
 
 
 @dataclass(frozen=True)
@@ -145,7 +123,11 @@ class PlaceNamer:
     def frame(self, filename: str, line: int, function: str) -> tuple[Owner, Group]:
         """Name a frame of a recorded stack."""
         short = filename.replace("\\", "/").rsplit("/", 1)[-1]
-        where = f"{short}:{line}" if line else short
+        if is_notebook_cell(filename):
+            # The hash of the cell's text is all that a snapshot knows of it.
+            where = f"cell {short.removesuffix('.py').lstrip('-')[-6:]} line {line}"
+        else:
+            where = f"{short}:{line}" if line else short
         # "<module>" says nothing beside a file's name.
         label = where if function in {"<module>", ""} else f"{where} {function}"
         group = Group("frame", label, self.source(filename, line), None, filename, line or None, function)

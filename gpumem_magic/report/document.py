@@ -16,6 +16,7 @@ import numpy as np
 
 from gpumem_magic.analysis.curves import bin_edges, envelope, group_values
 from gpumem_magic.report.container import encode
+from gpumem_magic.trace.frames import trim
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,7 +71,10 @@ class _Interner:
             index = self._stack_index.get(number)
             if index is None:
                 index = self._stack_index[number] = len(self.stacks)
-                self.stacks.append([self._frame(frame) for frame in self._table.stacks[number]])
+                frames = self._table.stacks[number]
+                # A notebook's stacks end in 20 to 25 frames of its machinery.
+                length = len(trim(self._table.resolve(number)))
+                self.stacks.append([self._frame(frame) for frame in frames[:length]])
             numbers[position] = index
         return numbers[inverse]
 
