@@ -23,20 +23,40 @@ DEFAULT_PORT = 9836
 
 def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register this family's commands."""
-    devices = commands.add_parser("devices", help="one reading of every GPU and its processes")
+    devices = commands.add_parser(
+        "devices",
+        help="one reading of every GPU and its processes",
+        description="Read every GPU once: memory (used by processes, reserved by the driver, free), utilization, "
+        "temperature, power, throttling, trouble, MIG instances and processes. What is unknown says why.",
+    )
     devices.add_argument("--json", action="store_true", help="one JSON object, sizes in bytes")
     devices.set_defaults(run=_run_devices)
 
-    watch = commands.add_parser("watch", help="live view of every GPU in the terminal")
+    watch = commands.add_parser(
+        "watch",
+        help="live view of every GPU in the terminal",
+        description="Show every GPU and its processes, refreshed in place until Ctrl-C. Where the output is not a "
+        "terminal, one frame is printed.",
+    )
     _add_pace(watch, interval=1.0)
     watch.set_defaults(run=_run_watch)
 
-    log = commands.add_parser("log", help="append a row for each GPU to a CSV file, again and again")
+    log = commands.add_parser(
+        "log",
+        help="append a row for each GPU to a CSV file, again and again",
+        description="Append a row for each GPU and reading to a CSV file, with UTC times, until Ctrl-C. Every reading "
+        "is flushed; a file that this command wrote before is continued; a lost device leaves its values empty.",
+    )
     log.add_argument("--csv", required=True, metavar="OUT", help="file to append to; created with a header if new")
     _add_pace(log, interval=1.0)
     log.set_defaults(run=_run_log)
 
-    exporter = commands.add_parser("exporter", help="serve or push Prometheus metrics, without Jupyter")
+    exporter = commands.add_parser(
+        "exporter",
+        help="serve or push Prometheus metrics, without Jupyter",
+        description="Serve the devices' series for Prometheus at /metrics, or push them to a Pushgateway, on a "
+        "machine without Jupyter. A scrape gets the last reading and never waits for the driver.",
+    )
     exporter.add_argument("--port", type=_port, default=DEFAULT_PORT, metavar="P", help=f"default {DEFAULT_PORT}")
     exporter.add_argument(
         "--address",
