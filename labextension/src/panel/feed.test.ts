@@ -184,6 +184,21 @@ describe('the feed', () => {
     expect(model.connection).toEqual(connection);
   });
 
+  it('leaves a server alone that has no such handlers, until a minute is over or somebody looks anew', async () => {
+    status = 404;
+    feed.look('panel', true);
+    socket().onclose?.();
+    await vi.advanceTimersByTimeAsync(59_000);
+    expect([Socket.all.length, requests.length]).toEqual([1, 1]);
+    await vi.advanceTimersByTimeAsync(2000);
+    expect(Socket.all.length).toBe(2);
+    socket().onclose?.();
+    await vi.advanceTimersByTimeAsync(10);
+    feed.look('panel', false);
+    feed.look('panel', true);
+    expect(Socket.all.length).toBe(3);
+  });
+
   it('says so when the server speaks another protocol', () => {
     feed.look('panel', true);
     socket().onopen?.();

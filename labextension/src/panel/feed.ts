@@ -18,6 +18,8 @@ const RETRY_MOST_MS = 30_000;
 /** After a laptop's sleep a socket may look open for minutes: this many intervals without a word, and it is given up. */
 const SILENT_INTERVALS = 5;
 const SILENT_LEAST_MS = 10_000;
+/** A server that has no such handlers, or refuses this user, will not think better of it within seconds. */
+const REST_MS = 60_000;
 
 class HttpError extends Error {
   constructor(readonly status: number) {
@@ -35,7 +37,7 @@ export class Feed implements IDisposable {
       name: 'gpumem-magic:state',
       factory: () => this._request(),
       frequency: { interval: _model.settings.intervalMs, backoff: true, max: RETRY_MOST_MS },
-      standby: () => !this._looking || this._open
+      standby: () => !this._looking || this._open || this._resting
     });
     document.addEventListener('visibilitychange', this._onVisibility);
   }
@@ -88,7 +90,10 @@ export class Feed implements IDisposable {
     if (this._open) {
       // Others may have kept the server polling: fill what was missed meanwhile.
       void this._requestHistory();
-    } else if (this._retry === undefined) {
+    } else if (this._retry === undefined || this._resting) {
+      this._resting = false;
+      window.clearTimeout(this._retry);
+      this._retry = undefined;
       this._connect();
     } else {
       void this._poll.start();
@@ -160,15 +165,18 @@ export class Feed implements IDisposable {
     const wait = Math.min(RETRY_MOST_MS, RETRY_FIRST_MS * 2 ** this._attempt);
     this._attempt += 1;
     // Up to a quarter more, so that all tabs do not come back at the same moment after a restart.
-    this._retry = window.setTimeout(
-      () => {
-        this._retry = undefined;
-        if (this._looking) {
-          this._connect();
-        }
-      },
-      wait * (1 + Math.random() / 4)
-    );
+    this._retryIn(wait * (1 + Math.random() / 4));
+  }
+
+  private _retryIn(milliseconds: number): void {
+    window.clearTimeout(this._retry);
+    this._retry = window.setTimeout(() => {
+      this._retry = undefined;
+      this._resting = false;
+      if (this._looking) {
+        this._connect();
+      }
+    }, milliseconds);
   }
 
   private _close(): void {
@@ -223,6 +231,10 @@ export class Feed implements IDisposable {
   }
 
   private _explain(error: unknown): void {
+    this._resting = error instanceof HttpError && error.status >= 400 && error.status < 500;
+    if (this._resting) {
+      this._retryIn(REST_MS);
+    }
     if (error instanceof ProtocolError) {
       this._model.connection = { kind: 'protocol', package: error.package_ };
     } else if (error instanceof HttpError && error.status === 404) {
@@ -247,6 +259,7 @@ export class Feed implements IDisposable {
   private readonly _poll: Poll<void>;
   private readonly _views = new Set<string>();
   private _looking = false;
+  private _resting = false;
   private _socket: WebSocket | null = null;
   private _open = false;
   private _attempt = 0;
