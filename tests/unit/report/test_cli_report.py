@@ -1,0 +1,101 @@
+"""``report`` and ``diff`` on the command line: what they print, write and refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpumem_magic.cli import main
+from gpumem_magic.report.reading import is_report
+
+DATA = Path(__file__).parents[2] / "data" / "recordings"
+MLP = str(DATA / "mlp_train.c0.pickle.xz")
+LEAK = str(DATA / "leak_losses.c0.pickle.xz")
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_report_writes_beside_you_and_prints_the_sentence(tmp_path, capsys):
+    assert main(["report", MLP]) == 0
+    target = tmp_path / "mlp_train.c0.html"
+    assert is_report(target)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Peak 710 MiB at workloads.py:22 mlp_train, 65.0 MiB stayed")
+    assert lines[-1].startswith(f"wrote {target} (")
+
+
+def test_report_goes_where_it_is_told_and_over_its_own_kind_only(tmp_path, capsys):
+    (tmp_path / "out").mkdir()
+    assert main(["report", MLP, "-o", "out"]) == 0
+    assert is_report(tmp_path / "out" / "gpumem-mlp_train.c0.pickle.xz.html")
+    assert main(["report", MLP, "-o", "x.html"]) == main(["report", MLP, "-o", "x.html"]) == 0
+    (tmp_path / "mine.html").write_text("<p>", "utf-8")
+    capsys.readouterr()
+    assert main(["report", MLP, "-o", "mine.html"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("gpumem-magic: ")
+    assert error.endswith("mine.html exists and is not a gpumem report: choose another name or delete it first\n")
+
+
+def test_report_without_source_names_no_folder(tmp_path):
+    assert main(["report", MLP, "-o", "full.html"]) == main(["report", MLP, "-o", "bare.html", "--no-source"]) == 0
+    assert b"/home/user" in (tmp_path / "full.html").read_bytes()
+    assert b"/home/user" not in (tmp_path / "bare.html").read_bytes()
+
+
+def test_diff_adds_up_to_both_peaks(capsys):
+    assert main(["diff", LEAK, MLP, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"file", "line", "function", "bytes_a", "bytes_b", "end_bytes_a", "end_bytes_b"} <= set(found["groups"][0])
+    for side in "ab":
+        (device,) = found[side]["devices"]
+        assert sum(group[f"bytes_{side}"] for group in found["groups"]) == device["allocated_peak"]
+        assert sum(group[f"end_bytes_{side}"] for group in found["groups"]) == device["allocated_end"]
+
+
+def test_diff_of_two_devices_keeps_them_apart(capsys):
+    two = str(DATA / "multi_gpu.pickle.xz")
+    assert main(["diff", two, two, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {group["device"] for group in found["groups"]} == {"cuda:0", "cuda:1"}
+    assert main(["diff", two, two]) == 0
+    out = capsys.readouterr().out
+    assert out.endswith("  no difference\n")
+    assert "cuda:1: peak 173 MiB → 173 MiB (0 B), end 168 MiB → 168 MiB (0 B)" in out
+
+
+def test_diff_prints_the_largest_change_first_and_counts_the_rest(capsys):
+    assert main(["diff", LEAK, MLP, "--top", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "A: leak_losses.c0.pickle.xz"
+    assert lines[2].startswith("cuda:0: peak 777 MiB → 710 MiB (-67.3 MiB), end 697 MiB → 65.0 MiB")
+    assert lines[4].split()[0] == "workloads.py:113"
+    assert "more changed" in lines[5]
+
+
+def test_diff_takes_exported_reports(capsys):
+    assert main(["report", MLP, "-o", "a.html"]) == 0
+    capsys.readouterr()
+    assert main(["diff", "a.html", MLP]) == 0
+    assert capsys.readouterr().out.endswith("  no difference\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["report", "nothing.pickle"], 1, "nothing.pickle: cannot be read"),
+        (["diff", MLP, "nothing.pickle"], 1, "nothing.pickle: cannot be read"),
+        (["diff", MLP, MLP, "--top", "-1"], 2, "give a number of rows"),
+        (["report", MLP, "-o", "no/where.html"], 1, "does not exist; create it first"),
+    ],
+)
+def test_mistakes_are_one_line(capsys, arguments, code, text):
+    assert main(arguments) == code
+    error = capsys.readouterr().err
+    assert text in error
+    assert error.count("\n") == 1
