@@ -41,12 +41,12 @@ def run(folder: Path, *, front_end: bool) -> Any:
 
 
 @pytest.fixture(scope="module")
-def headless(tmp_path_factory) -> NotebookNode:
+def headless(tmp_path_factory) -> Any:
     return run(tmp_path_factory.mktemp("headless"), front_end=False)
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory) -> NotebookNode:
+def watched(tmp_path_factory) -> Any:
     return run(tmp_path_factory.mktemp("watched"), front_end=True)
 
 
