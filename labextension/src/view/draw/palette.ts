@@ -126,6 +126,22 @@ function rampColour(at: number, [low, middle, high]: readonly [Rgb, Rgb, Rgb]): 
   return [0, 1, 2].map(k => (from[k] as number) + share * ((to[k] as number) - (from[k] as number))) as unknown as Rgb;
 }
 
+/** `share` of `b` in `a`. */
+export function mix(a: Rgb, b: Rgb, share: number): Rgb {
+  return [a[0] + share * (b[0] - a[0]), a[1] + share * (b[1] - a[1]), a[2] + share * (b[2] - a[2])];
+}
+
+/** Red, green and blue (0 to 255) and alpha (0 to 1) of a `#rrggbb` or computed `rgb()` colour; null for others. */
+export function parseColour(colour: string): readonly [number, number, number, number] | null {
+  if (/^#[0-9a-f]{6}$/i.test(colour)) return [...parseHex(colour), 1];
+  const parts = /^rgba?\(([^)]+)\)$/
+    .exec(colour)?.[1]
+    ?.split(/[\s,/]+/)
+    .map(Number);
+  if (parts === undefined || parts.length < 3 || parts.some(Number.isNaN)) return null;
+  return [parts[0] as number, parts[1] as number, parts[2] as number, parts[3] ?? 1];
+}
+
 function css([r, g, b]: Rgb): string {
   return `#${[r, g, b].map(v => Math.round(v).toString(16).padStart(2, '0')).join('')}`;
 }

@@ -24,7 +24,10 @@ export type Pen = Pick<
   | 'font'
   | 'textAlign'
   | 'textBaseline'
-> & { createHatch?: (colour: string, line: string) => CanvasPattern | null };
+> & {
+  /** Paints pixels and puts them into a rectangle; absent where only shapes can be drawn (SVG). */
+  blit?: (width: number, height: number, place: Rect, paint: (pixels: Uint32Array) => void) => void;
+};
 
 export interface Rect {
   x: number;

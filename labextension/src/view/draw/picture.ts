@@ -67,7 +67,7 @@ export function drawPicture(pen: Pen, width: number, height: number, scene: Scen
   pen.beginPath();
   pen.rect(plot.x, plot.y, plot.width, plot.height);
   pen.clip();
-  drawStack(pen, plot, scale, curves, columns, { colours, emphasis: scene.emphasis });
+  drawStack(pen, plot, scale, curves, columns, { colours, emphasis: scene.emphasis, density: scene.density });
   const singles = outlines(scene, scale, plot.height);
   if (singles !== null) drawSingles(pen, plot, scale, viewport, singles, colours);
   for (const line of scene.lines) if (!above.includes(line)) drawLine(pen, plot, scale, viewport, line, colours);

@@ -1,9 +1,13 @@
-/** The stacked bands. One polygon a band: however many allocations there are, a frame has a dozen shapes. */
+/**
+ * The stacked bands: as pixels where the pen can (the screen), else as one polygon a band (SVG, saved pictures). However
+ * many allocations there are, a frame has a dozen shapes.
+ */
 
 import type { Columns } from '../model/columns';
 import type { Curves } from '../model/curves';
-import { type Colours, toneColour } from './palette';
+import { type Colours, mix, parseColour, type Rgb, toneColour } from './palette';
 import type { Pen, Rect } from './pen';
+import { rasterise, type StackPaint, type StackShape } from './raster';
 import type { Scale } from './scale';
 
 /** How strongly bands outside the emphasis are drawn. */
@@ -15,6 +19,8 @@ export interface StackStyle {
   colours: Colours;
   /** Bands to stress, or null for all. */
   emphasis: ReadonlySet<number> | null;
+  /** Pixels per CSS pixel. */
+  density: number;
 }
 
 export function drawStack(
@@ -25,21 +31,57 @@ export function drawStack(
   columns: Columns,
   style: StackStyle
 ): void {
-  const { bands } = curves.banding;
   const levels = stackLevels(curves, columns, scale);
+  const edges = bleachedEdges(columns, scale);
+  if (pen.blit !== undefined) {
+    const height = Math.round(plot.height * style.density);
+    const toRows = (values: Float64Array): Float64Array => values.map(y => ((y - plot.y) / plot.height) * height);
+    const shape: StackShape = {
+      width: columns.count,
+      height,
+      levels: levels.map(toRows),
+      high: toRows(edges.high),
+      bleachedTo: toRows(edges.bleachedTo)
+    };
+    const paint = stackPaint(curves, style);
+    pen.blit(columns.count, height, plot, pixels => rasterise(pixels, shape, paint));
+    return;
+  }
+  const { bands } = curves.banding;
   const left = (c: number): number => plot.x + (c / columns.count) * plot.width;
   for (let b = 0; b < bands.length; b++) {
     const { tone } = bands[b] as (typeof bands)[number];
-    const colour = toneColour(tone, style.colours);
     pen.globalAlpha = style.emphasis === null || style.emphasis.has(b) ? 1 : FADED;
-    pen.fillStyle = (tone.kind === 'before' && pen.createHatch?.(colour, style.colours.hatch)) || colour;
+    pen.fillStyle = toneColour(tone, style.colours);
     traceBand(pen, levels, b, columns.count, left);
     pen.fill();
   }
   pen.globalAlpha = 1;
-  drawSummedPeaks(pen, levels, bands.length, scale, columns, left, style.colours);
-  bleach(pen, scale, columns, left, style.colours);
+  drawSummedPeaks(pen, levels, bands.length, edges.high, left, style.colours);
+  bleach(pen, edges, left, style.colours);
   drawEdges(pen, levels, bands.length, columns.count, left, style.colours);
+}
+
+function stackPaint(curves: Curves, { colours, emphasis }: StackStyle): StackPaint {
+  const rgb = (colour: string): Rgb => {
+    const [r, g, b] = parseColour(colour) ?? (colours.dark ? [17, 20, 24] : [255, 255, 255]);
+    return [r, g, b];
+  };
+  const background = rgb(colours.background);
+  return {
+    fills: curves.banding.bands.map(({ tone }, b) => {
+      const fade = emphasis === null || emphasis.has(b) ? 0 : 1 - FADED;
+      const shown = (colour: string): Rgb => mix(rgb(colour), background, fade);
+      return {
+        colour: shown(toneColour(tone, colours)),
+        hatch: tone.kind === 'before' ? shown(colours.hatch) : null
+      };
+    }),
+    summed: rgb(colours.other),
+    background,
+    foreground: rgb(colours.foreground),
+    bleach: BLEACH
+  };
 }
 
 /** Heights in px of the band borders, border-major: `levels[b][c]` is the bottom of band b in column c. */
@@ -88,13 +130,25 @@ function traceBand(pen: Pen, levels: Float64Array[], band: number, count: number
   pen.closePath();
 }
 
+/** Where each column's top is, and down to where it is occupied only now and then. */
+function bleachedEdges(columns: Columns, scale: Scale): { high: Float64Array; bleachedTo: Float64Array } {
+  const high = columns.high.map(bytes => scale.y(bytes));
+  const low = columns.low.map(bytes => scale.y(bytes));
+  const last = columns.count - 1;
+  // A column at the flank of a wide step holds both its levels; its neighbours say whether that is more than an edge.
+  const bleachedTo = high.map((top, c) => {
+    const calm = Math.min(low[Math.max(0, c - 1)] as number, low[Math.min(last, c + 1)] as number);
+    return Math.min(low[c] as number, Math.max(calm, top));
+  });
+  return { high, bleachedTo };
+}
+
 /** Memory of small allocations that came and went inside a bin: in the exact envelope, in no single band. */
 function drawSummedPeaks(
   pen: Pen,
   levels: Float64Array[],
   bands: number,
-  scale: Scale,
-  columns: Columns,
+  high: Float64Array,
   left: (c: number) => number,
   colours: Colours
 ): void {
@@ -102,42 +156,32 @@ function drawSummedPeaks(
   pen.fillStyle = colours.other;
   pen.globalAlpha = 0.5;
   pen.beginPath();
-  let any = false;
-  for (let c = 0; c < columns.count; ) {
-    const y = scale.y(columns.high[c] as number);
+  for (let c = 0; c < high.length; ) {
     let stop = c + 1;
-    while (stop < columns.count && top[stop] === top[c] && columns.high[stop] === columns.high[c]) stop += 1;
-    if ((top[c] as number) - y > 0.5) {
-      pen.rect(left(c), y, left(stop) - left(c), (top[c] as number) - y);
-      any = true;
-    }
+    while (stop < high.length && top[stop] === top[c] && high[stop] === high[c]) stop += 1;
+    const height = (top[c] as number) - (high[c] as number);
+    if (height > 0.5) pen.rect(left(c), high[c] as number, left(stop) - left(c), height);
     c = stop;
   }
-  if (any) pen.fill();
+  pen.fill();
   pen.globalAlpha = 1;
 }
 
 /** A column shows its fullest moment; what is not there all through it is bleached, so that spikes look like spikes. */
-function bleach(pen: Pen, scale: Scale, columns: Columns, left: (c: number) => number, colours: Colours): void {
+function bleach(
+  pen: Pen,
+  { high, bleachedTo }: { high: Float64Array; bleachedTo: Float64Array },
+  left: (c: number) => number,
+  colours: Colours
+): void {
   pen.fillStyle = colours.background;
   pen.globalAlpha = BLEACH;
   pen.beginPath();
-  let any = false;
-  for (let c = 0; c < columns.count; c++) {
-    const high = scale.y(columns.high[c] as number);
-    const low = scale.y(columns.low[c] as number);
-    // A column at the flank of a wide step holds both its levels; its neighbours say whether that is more than an edge.
-    const calm = Math.min(
-      scale.y(columns.low[Math.max(0, c - 1)] as number),
-      scale.y(columns.low[Math.min(columns.count - 1, c + 1)] as number)
-    );
-    const until = Math.min(low, Math.max(calm, high));
-    const height = until - high;
-    if (height < 1 || low - high < 1) continue;
-    pen.rect(left(c), high, left(c + 1) - left(c), height);
-    any = true;
+  for (let c = 0; c < high.length; c++) {
+    const height = (bleachedTo[c] as number) - (high[c] as number);
+    if (height >= 1) pen.rect(left(c), high[c] as number, left(c + 1) - left(c), height);
   }
-  if (any) pen.fill();
+  pen.fill();
   pen.globalAlpha = 1;
 }
 

@@ -44,11 +44,8 @@ export class Extremes {
   #extreme(from: number, to: number, levels: Uint32Array[], sign: 1 | -1): number {
     const values = this.#values;
     let best = from;
+    let extreme = sign * (values[from] as number);
     let at = from;
-    const consider = (index: number): void => {
-      const gain = sign * ((values[index] as number) - (values[best] as number));
-      if (gain > 0 || (gain === 0 && index < best)) best = index;
-    };
     while (at <= to) {
       // The widest block that begins here and ends inside.
       let level = -1;
@@ -57,7 +54,13 @@ export class Extremes {
         width *= FANOUT;
         level += 1;
       }
-      consider(level < 0 ? at : ((levels[level] as Uint32Array)[at / width] as number));
+      const candidate = level < 0 ? at : ((levels[level] as Uint32Array)[at / width] as number);
+      // Blocks come in order, so of equal values the first stays.
+      const value = sign * (values[candidate] as number);
+      if (value > extreme) {
+        extreme = value;
+        best = candidate;
+      }
       at += width;
     }
     return best;

@@ -16,7 +16,7 @@ const MOST_DENSITY = 2;
 
 export function makeSurface(element: HTMLCanvasElement): Surface {
   const context = element.getContext('2d');
-  const hatches = new Map<string, CanvasPattern | null>();
+  const blit = context === null ? undefined : makeBlit(context);
   const surface: Surface = {
     element,
     width: 0,
@@ -36,41 +36,29 @@ export function makeSurface(element: HTMLCanvasElement): Surface {
       Object.assign(surface, { width, height, density });
       context.setTransform(density, 0, 0, density, 0, 0);
       context.clearRect(0, 0, width, height);
-      return Object.assign(context, {
-        createHatch: (colour: string, line: string) => hatch(context, hatches, colour, line)
-      });
+      return Object.assign(context, blit === undefined ? {} : { blit });
     }
   };
   return surface;
 }
 
-/** Slanted lines: memory that was there before the cell differs from every other band without colour, too. */
-function hatch(
-  context: CanvasRenderingContext2D,
-  made: Map<string, CanvasPattern | null>,
-  colour: string,
-  line: string
-): CanvasPattern | null {
-  const key = `${colour}${line}`;
-  const known = made.get(key);
-  if (known !== undefined) return known;
-  const size = 8;
-  const tile = document.createElement('canvas');
-  tile.width = size;
-  tile.height = size;
-  const pen = tile.getContext('2d');
-  if (pen === null) return null;
-  pen.fillStyle = colour;
-  pen.fillRect(0, 0, size, size);
-  pen.strokeStyle = line;
-  pen.lineWidth = 1;
-  pen.beginPath();
-  for (const shift of [-size, 0, size]) {
-    pen.moveTo(shift, size);
-    pen.lineTo(shift + size, 0);
-  }
-  pen.stroke();
-  const pattern = context.createPattern(tile, 'repeat');
-  made.set(key, pattern);
-  return pattern;
+/** Pixels go through a canvas of their own, since `putImageData` knows neither clipping nor scale. */
+function makeBlit(context: CanvasRenderingContext2D): NonNullable<Pen['blit']> {
+  const canvas = document.createElement('canvas');
+  const scratch = canvas.getContext('2d');
+  let image: ImageData | null = null;
+  return (width, height, place, paint) => {
+    if (scratch === null || width === 0 || height === 0) return;
+    if (image === null || image.width !== width || image.height !== height) {
+      canvas.width = width;
+      canvas.height = height;
+      image = scratch.createImageData(width, height);
+    }
+    const pixels = new Uint32Array(image.data.buffer);
+    pixels.fill(0);
+    paint(pixels);
+    scratch.putImageData(image, 0, 0);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(canvas, place.x, place.y, place.width, place.height);
+  };
 }

@@ -1,15 +1,12 @@
 /** Light or dark, and the colours that go with it: the host's own where it names them. */
 
-import { type Colours, DARK, LIGHT } from '../draw/palette';
+import { type Colours, DARK, LIGHT, parseColour } from '../draw/palette';
 
 /** Relative luminance of a computed `rgb()`/`rgba()` colour; null for a transparent or unknown one. */
 export function luminanceOf(colour: string): number | null {
-  const parts = /^rgba?\(([^)]+)\)$/
-    .exec(colour)?.[1]
-    ?.split(/[\s,/]+/)
-    .map(Number);
-  if (parts === undefined || parts.length < 3 || parts[3] === 0) return null;
-  const [r, g, b] = parts.map(v => {
+  const parts = parseColour(colour);
+  if (parts === null || parts[3] === 0) return null;
+  const [r, g, b] = parts.slice(0, 3).map(v => {
     const share = v / 255;
     return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
   }) as [number, number, number];
