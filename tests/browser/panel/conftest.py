@@ -35,7 +35,13 @@ class PanelServer:
     @staticmethod
     def device(**fields: Any) -> dict[str, Any]:
         """One device of 100 GiB that is idle, except for what is named."""
-        usual = {"name": "NVIDIA H200", "total": 100 * GIB, "used": GIB, "reserved": GIB, "utilization": 0}
+        usual: dict[str, Any] = {
+            "name": "NVIDIA H200",
+            "total": 100 * GIB,
+            "used": GIB,
+            "reserved": GIB,
+            "utilization": 0,
+        }
         usual |= {"temperature": 31, "power_mw": 77_000, "limit_mw": 700_000} | fields
         return {"free": usual["total"] - usual["used"] - usual["reserved"], **usual}
 
