@@ -106,6 +106,6 @@ def infer_frames(events: Events, devices: Sequence[tuple[Events, History]], stac
         return result
     width = len(stacks.stacks)
     pairs, which = np.unique(stack[before].astype(np.int64) * width + stack[after], return_inverse=True)
-    frames = np.array([_frame_between(*divmod(pair, width), stacks) for pair in pairs.tolist()], np.int32)
+    frames = np.array([_frame_between(pair // width, pair % width, stacks) for pair in pairs.tolist()], np.int32)
     result[wanted] = frames[which.reshape(-1)]
     return result

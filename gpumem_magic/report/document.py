@@ -8,15 +8,15 @@ allocated bytes goes with them, so that totals stay exact.
 from __future__ import annotations
 
 import importlib.metadata
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpumem_magic.analysis.curves import bin_edges, envelope, group_values
+from gpumem_magic.report.columns import Interner, kept_columns, timeline_arrays
 from gpumem_magic.report.container import encode
-from gpumem_magic.trace.frames import trim
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpumem_magic.analysis.model import Analysis, DeviceAnalysis, Lane, Row, Timeline
-    from gpumem_magic.trace.model import StackTable
 
 __all__ = ["detail_document", "view_document"]
 
@@ -33,135 +32,6 @@ _LEAST_BYTES_PER_LIFETIME = 4
 _BINS = 1024
 # More points than any screen has columns; the envelope of a longer lane is kept.
 _LANE_POINTS = 8192
-_GAP = 2**32 - 1
-
-
-class _Interner:
-    """Strings, frames and stacks of one document, numbered in order of first use."""
-
-    def __init__(self, table: StackTable) -> None:
-        self._table = table
-        self.strings: list[str] = []
-        self.frames: list[tuple[int, int, int]] = []
-        self.stacks: list[list[int]] = [[]]
-        self._string_index: dict[str, int] = {}
-        self._frame_index: dict[int, int] = {}
-        self._stack_index: dict[int, int] = {0: 0}
-
-    def string(self, text: str) -> int:
-        index = self._string_index.get(text)
-        if index is None:
-            index = self._string_index[text] = len(self.strings)
-            self.strings.append(text)
-        return index
-
-    def _frame(self, number: int) -> int:
-        index = self._frame_index.get(number)
-        if index is None:
-            frame = self._table.frames[number]
-            index = self._frame_index[number] = len(self.frames)
-            self.frames.append((self.string(frame.filename), frame.line, self.string(frame.name)))
-        return index
-
-    def stack_column(self, stacks: NDArray[np.int32]) -> NDArray[np.uint32]:
-        """Renumber a column of trace stacks."""
-        used, inverse = np.unique(stacks, return_inverse=True)
-        numbers = np.empty(len(used), np.uint32)
-        for position, number in enumerate(used.tolist()):
-            index = self._stack_index.get(number)
-            if index is None:
-                index = self._stack_index[number] = len(self.stacks)
-                frames = self._table.stacks[number]
-                # A notebook's stacks end in 20 to 25 frames of its machinery.
-                length = len(trim(self._table.resolve(number)))
-                self.stacks.append([self._frame(frame) for frame in frames[:length]])
-            numbers[position] = index
-        return numbers[inverse]
-
-
-@dataclass(frozen=True)
-class _Columns:
-    """The part of a timeline that a document keeps singly."""
-
-    time_us: NDArray[np.int64]
-    start: NDArray[np.int64]
-    end: NDArray[np.int64]
-    size: NDArray[np.int64]
-    requested: NDArray[np.int64]
-    group: NDArray[np.int32]
-    stack: NDArray[np.int32]
-    stream: NDArray[np.uint8]
-
-
-def _kept_columns(timeline: Timeline, keep: NDArray[np.bool_] | None) -> _Columns:
-    """Select lifetimes, renumber the changes that they need, and fold what was there before and never left."""
-    start, end = timeline.start.astype(np.int64), timeline.end.astype(np.int64)
-    columns = (timeline.size, timeline.requested, timeline.group, timeline.stack, timeline.stream)
-    time_us = timeline.time_us
-    if keep is not None:
-        start, end = start[keep], end[keep]
-        columns = tuple(column[keep] for column in columns)  # type: ignore[assignment]
-        used = np.zeros(timeline.changes, bool)
-        used[start[start >= 0]] = True
-        used[end[end >= 0]] = True
-        number = np.cumsum(used) - 1
-        time_us = time_us[used]
-        start = np.where(start >= 0, number[start], -1) if len(number) else start
-        end = np.where(end >= 0, number[end], -1) if len(number) else end
-    size, requested, group, stack, stream = columns
-    forever = (start == -1) & (end == -1)
-    if np.count_nonzero(forever) > 1:
-        owner = np.stack([group[forever], stack[forever], stream[forever].astype(np.int32)], axis=1)
-        owners, inverse = np.unique(owner, axis=0, return_inverse=True)
-        inverse = inverse.reshape(-1)
-        folded = [np.zeros(len(owners), np.int64) for _ in range(2)]
-        np.add.at(folded[0], inverse, size[forever])
-        np.add.at(folded[1], inverse, requested[forever])
-        rest = ~forever
-        nothing = np.full(len(owners), -1, np.int64)
-        start, end = np.concatenate([nothing, start[rest]]), np.concatenate([nothing, end[rest]])
-        size = np.concatenate([folded[0], size[rest]])
-        requested = np.concatenate([folded[1], requested[rest]])
-        group = np.concatenate([owners[:, 0].astype(np.int32), group[rest]])
-        stack = np.concatenate([owners[:, 1].astype(np.int32), stack[rest]])
-        stream = np.concatenate([owners[:, 2].astype(np.uint8), stream[rest]])
-    return _Columns(time_us, start, end, size, requested, group, stack, stream)
-
-
-def _gaps(columns: _Columns, start_us: int) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.int64]]:
-    """Return time differences that fit 32 bits, and `start` and `end` renumbered for the changes put in between."""
-    gaps = np.diff(columns.time_us, prepend=start_us)
-    extra = gaps // (_GAP + 1) if len(gaps) else gaps
-    if not extra.any():
-        return gaps.astype(np.uint32), columns.start, columns.end
-    shifted = np.arange(len(gaps)) + np.cumsum(extra)
-    wide = np.full(len(gaps) + int(extra.sum()), _GAP, np.int64)
-    wide[shifted] = gaps - extra * _GAP
-    start = np.where(columns.start >= 0, shifted[columns.start], -1)
-    end = np.where(columns.end >= 0, shifted[columns.end], -1)
-    return wide.astype(np.uint32), start, end
-
-
-def _timeline_arrays(
-    columns: _Columns, start_us: int, interner: _Interner, prefix: str
-) -> tuple[dict[str, NDArray[np.generic]], dict[str, object]]:
-    gaps, start, end = _gaps(columns, start_us)
-    preexisting = int(np.count_nonzero(start == -1))
-    sizes, index = np.unique(np.concatenate([columns.size, columns.requested]), return_inverse=True)
-    index = index.reshape(-1).astype(np.uint32)
-    arrays: dict[str, NDArray[np.generic]] = {
-        "t": gaps,
-        "start": np.diff(start[preexisting:], prepend=0).astype(np.uint32),
-        "span": np.where(end >= 0, end - start, 0).astype(np.uint32),
-        "sizes": sizes.astype(np.float64),
-        "bytes": index[: len(start)],
-        "requested": index[len(start) :],
-        "group": columns.group.astype(np.uint16),
-        "stack": interner.stack_column(columns.stack),
-        "stream": columns.stream,
-    }
-    shape: dict[str, object] = {"changes": len(gaps), "lifetimes": len(start), "preexisting": preexisting}
-    return {prefix + name: array for name, array in arrays.items()}, shape
 
 
 def _rest_arrays(
@@ -258,7 +128,7 @@ def _device_header(device: DeviceAnalysis, lanes: list[Lane], timeline: dict[str
     }
 
 
-def _discloses(analysis: Analysis, interner: _Interner) -> str:
+def _discloses(analysis: Analysis, interner: Interner) -> str:
     lines = {group.source for device in analysis.devices for group in device.groups if group.source is not None}
     paths = {interner.strings[file] for file, _, _ in interner.frames}
     paths.update(group.file for device in analysis.devices for group in device.groups if group.file is not None)
@@ -271,13 +141,13 @@ def _discloses(analysis: Analysis, interner: _Interner) -> str:
 
 
 def _write(analysis: Analysis, keeps: list[NDArray[np.bool_] | None], bins: int) -> bytes:
-    interner = _Interner(analysis.stacks)
+    interner = Interner(analysis.stacks)
     arrays: dict[str, NDArray[np.generic]] = {}
     devices: list[dict[str, object]] = []
     for index, (device, keep) in enumerate(zip(analysis.devices, keeps, strict=True)):
         prefix = f"d{index}."
-        columns = _kept_columns(device.timeline, keep)
-        own, shape = _timeline_arrays(columns, device.start_us, interner, prefix)
+        columns = kept_columns(device.timeline, keep)
+        own, shape = timeline_arrays(columns, device.start_us, interner, prefix)
         arrays.update(own)
         shape["streams"] = list(device.timeline.streams)
         shape["rest"] = None

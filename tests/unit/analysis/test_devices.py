@@ -337,7 +337,7 @@ def test_colours_follow_the_code_not_the_size():
 
 
 def test_owners_beyond_counting_are_one(monkeypatch):
-    monkeypatch.setattr("gpumem_magic.analysis.devices._MOST_GROUPS", 4)
+    monkeypatch.setattr("gpumem_magic.analysis.owners._MOST_GROUPS", 4)
     story = Story()
     lines = {}
     for line in range(1, 8):
