@@ -47,6 +47,7 @@ class GpumemMonitor(ExtensionApp):
             interval=self.interval,
             record=self.record_in_background,
             device_files=tuple(self.device_files),
+            root_dir=self.serverapp.root_dir,
             package=_version(),
             describe_kernel=KernelInspector(),
             log=self.log,

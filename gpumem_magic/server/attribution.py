@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -114,9 +114,20 @@ class _Facts(NamedTuple):
     started_us: int | None
 
 
+class _Inherited(NamedTuple):
+    """What a process has from the kernel that it, or an ancestor, was started by.
+
+    jupyter_client gives each kernel ``JPY_PARENT_PID`` (the server), and jupyter_server ``JPY_SESSION_NAME`` (the
+    notebook's file; none for a kernel without a session).
+    """
+
+    server: int
+    session: str | None
+
+
 class _Known(NamedTuple):
     facts: _Facts
-    from_environment: _Root | None
+    inherited: _Inherited | None
     at: int
 
 
@@ -129,14 +140,23 @@ class Attributor:
         Beginnings of the device nodes that prove, inside a PID namespace, that a local process is the driver's.
     server_pid
         The server's own process.
+    root_dir
+        Where the server's notebooks are, so that a path that a process inherited becomes one that the panel can open.
     """
 
-    def __init__(self, device_files: tuple[str, ...] = DEVICE_FILES, server_pid: int | None = None) -> None:
+    def __init__(
+        self,
+        device_files: tuple[str, ...] = DEVICE_FILES,
+        server_pid: int | None = None,
+        root_dir: str | None = None,
+    ) -> None:
         self._device_files = device_files
+        self._root_dir = root_dir
         self._server = _life(os.getpid() if server_pid is None else server_pid)
         self._roots: dict[_Life, _Root] = {}
         self._lives: dict[tuple[str, int], _Life] = {}
-        self._remembered: dict[_Life, _Root] = {}
+        self._remembered: dict[_Life, tuple[_Life, _Root]] = {}
+        self._sessions: dict[_Life, str | None] = {}
         self._proven: set[_Life] = set()
         self._known: dict[_Life, _Known] = {}
         self._updates = 0
@@ -165,7 +185,12 @@ class Attributor:
         self._known = {life: known for life, known in self._known.items() if self._updates - known.at < KNOWN_UPDATES}
         for life, root in roots.items():
             if root.kind == "kernel":
-                self._remember(life, root)
+                self._remember(life, life, root)
+        self._sessions = {
+            life: self._sessions[life] if life in self._sessions else _session_of(life)
+            for life, root in roots.items()
+            if root.kind == "kernel"
+        }
 
     def owner(self, pid: int) -> Owner:
         """Say whose process the driver's `pid` is."""
@@ -176,7 +201,7 @@ class Attributor:
             return Owner("foreign", missing={"name": NAMESPACE_REASON})
         if not self._is_local(life):
             return Owner("foreign", missing={"name": NAMESPACE_REASON})
-        facts, from_environment, _ = self._look_at(life)
+        facts, inherited, _ = self._look_at(life)
         chain = list(_chain(life))
         served = None
         for place, link in enumerate(chain):
@@ -189,14 +214,13 @@ class Attributor:
                 break
             if root.kind == "kernel":
                 for below in chain[: place + 1]:
-                    self._remember(below, root)
+                    self._remember(below, link, root)
             return _owned(root.kind, root, facts)
-        former = next((self._remembered[link] for link in chain if link in self._remembered), None)
-        if former is None and life != self._server:
-            former = from_environment
-        if former is not None:
-            return _owned("orphan", former, facts)
-        return _owned("other" if served is None else "server", None, facts)
+        return self._detached(life, chain, inherited, facts) or _owned(
+            "other" if served is None else "server",
+            None,
+            facts,
+        )
 
     def tree_memory(self, pids: Mapping[str, int | None]) -> dict[str, int | None]:
         """Add up the resident host memory of each kernel and its descendants, in bytes.
@@ -232,12 +256,46 @@ class Attributor:
         answers = [has_device_open(p, self._device_files) for p in (life.pid, *(child.pid for child in below))]
         return True if True in answers else None if None in answers else False
 
+    def _detached(
+        self,
+        life: _Life,
+        chain: list[_Life],
+        inherited: _Inherited | None,
+        facts: _Facts,
+    ) -> Owner | None:
+        """Find the kernel of a process that no chain of parents leads to: it was detached, or the kernel is gone."""
+        for link in chain:
+            if link in self._remembered:
+                kernel, former = self._remembered[link]
+                living = self._roots.get(kernel)
+                return _owned("orphan", former, facts) if living is None else _owned("kernel", living, facts)
+        if inherited is None or life == self._server:
+            return None
+        if self._server is None or inherited.server != self._server.pid:
+            # Another server's: a stranger while that lives, an orphan when it is gone.
+            other = _life(inherited.server)
+            if other is not None and other.started <= life.started:
+                return None
+        else:
+            # A kernel that started later took the place of the one that this process belonged to.
+            candidates = [
+                kernel
+                for kernel, session in self._sessions.items()
+                if session == inherited.session and kernel.started <= life.started
+            ]
+            if len(candidates) == 1:
+                return _owned("kernel", self._roots[candidates[0]], facts)
+            if candidates:
+                unknown = _owned("other", None, facts)
+                return replace(unknown, missing={**unknown.missing, "kernelId": "one of several kernels started it"})
+        path = _relative(inherited.session, self._root_dir)
+        return _owned("orphan", _Root("orphan", None, (path,) if path else (), None), facts)
+
     def _look_at(self, life: _Life) -> _Known:
         """Read what a process is called and inherited: five files, so not at every tick."""
         known = self._known.get(life)
         if known is None:
-            root = _from_environment(life, self._server)
-            known = self._known[life] = _Known(_facts(life), root, self._updates)
+            known = self._known[life] = _Known(_facts(life), _inherited(life), self._updates)
         return known
 
     def _is_local(self, life: _Life) -> bool:
@@ -248,9 +306,9 @@ class Attributor:
         self._proven.add(life)
         return True
 
-    def _remember(self, life: _Life, root: _Root) -> None:
+    def _remember(self, life: _Life, kernel: _Life, root: _Root) -> None:
         self._remembered.pop(life, None)
-        self._remembered[life] = root
+        self._remembered[life] = kernel, root
         while len(self._remembered) > MOST_REMEMBERED:
             self._remembered.pop(next(iter(self._remembered)))
 
@@ -324,25 +382,33 @@ def _owned(owner: str, root: _Root | None, facts: _Facts) -> Owner:
     )
 
 
-def _from_environment(life: _Life, server: _Life | None) -> _Root | None:
-    """Recognise a process of a kernel that is gone by the variables it inherited from it.
-
-    jupyter_client gives each kernel ``JPY_PARENT_PID`` (the server) and jupyter_server ``JPY_SESSION_NAME`` (the
-    notebook). Ours: the kernel ended before we saw the process. Another's: only if that server is gone too.
-    """
-    try:
-        environment = psutil.Process(life.pid).environ()
-    except (psutil.Error, OSError):
-        return None
+def _inherited(life: _Life) -> _Inherited | None:
+    environment = _environment(life)
     parent = environment.get("JPY_PARENT_PID", "")
-    if not parent.isdecimal():
-        return None
-    if server is None or int(parent) != server.pid:
-        other = _life(int(parent))
-        if other is not None and other.started <= life.started:
-            return None
-    path = environment.get("JPY_SESSION_NAME")
-    return _Root("orphan", None, (path,) if path else (), None)
+    return _Inherited(int(parent), environment.get("JPY_SESSION_NAME")) if parent.isdecimal() else None
+
+
+def _session_of(life: _Life) -> str | None:
+    return _environment(life).get("JPY_SESSION_NAME")
+
+
+def _environment(life: _Life) -> dict[str, str]:
+    try:
+        environment: dict[str, str] = psutil.Process(life.pid).environ()
+    except (psutil.Error, OSError):
+        # Another user's, or it has ended.
+        return {}
+    return environment
+
+
+def _relative(session: str | None, root_dir: str | None) -> str | None:
+    """Make a notebook's file a path that the panel can open, if it lies under the server's root."""
+    if session is None or root_dir is None:
+        return session
+    try:
+        return Path(session).relative_to(root_dir).as_posix()
+    except ValueError:
+        return session
 
 
 def _descendants(root: psutil.Process, children: Mapping[int, list[psutil.Process]]) -> Iterator[psutil.Process]:

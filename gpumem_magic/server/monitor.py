@@ -79,7 +79,7 @@ class Monitor:
         Seconds between readings when no client asks for another.
     record
         Keep reading when nobody looks.
-    device_files
+    device_files, root_dir
         See :class:`~gpumem_magic.server.attribution.Attributor`.
     package
         This package's version.
@@ -96,6 +96,7 @@ class Monitor:
         interval: float,
         record: bool,
         device_files: tuple[str, ...],
+        root_dir: str | None,
         package: str,
         describe_kernel: Callable[[int], Mapping[str, Any]],
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
@@ -118,7 +119,7 @@ class Monitor:
         self._structure: dict[str, Any] | None = None
         self._stopped = False
         # The poller's thread only:
-        self._attributor = Attributor(device_files)
+        self._attributor = Attributor(device_files, root_dir=root_dir)
         self._faults = FaultLog(log)
         self._kernel_memory: dict[str, int | None] = {}
         self._tree_at = 0.0

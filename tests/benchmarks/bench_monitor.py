@@ -147,6 +147,7 @@ def bench_hour(fake: Any, ticks: int = 3600) -> dict[str, Any]:
         interval=1.0,
         record=False,
         device_files=(),
+        root_dir=None,
         package="0",
         describe_kernel=lambda _pid: {},
         log=logging.getLogger("bench"),

@@ -63,18 +63,20 @@ class Lab:
     async def spawn(self, session):
         """Start a child and a grandchild from a kernel, and give their PIDs."""
         where = self.root / f"pids-{session['id']}"
+        await self.execute(session, f"WHERE = {str(where)!r}\n{SPAWN}")
+        child, grandchild = map(int, where.read_text().split())
+        self.strays += [child, grandchild]
+        return child, grandchild
+
+    async def execute(self, session, code):
         client = self.server.kernel_manager.get_kernel(session["kernel"]["id"]).client()
         client.start_channels()
         try:
             await client.wait_for_ready(timeout=60)
-            code = f"WHERE = {str(where)!r}\n{SPAWN}"
             reply = await client._async_execute_interactive(code, timeout=60, output_hook=lambda _message: None)
             assert reply["content"]["status"] == "ok", reply["content"]
         finally:
             client.stop_channels()
-        child, grandchild = map(int, where.read_text().split())
-        self.strays += [child, grandchild]
-        return child, grandchild
 
     def stray(self):
         """Start a process that is the server's own."""
@@ -213,8 +215,21 @@ async def test_orphan_that_nobody_saw_in_time_is_known_by_its_environment(lab):
     await lab.end(session)
     found, _ = await lab.owners(child)
     assert found[child]["owner"] == "orphan"
-    (path,) = found[child]["notebooks"]
-    assert path.endswith("late.ipynb")
+    assert found[child]["notebooks"] == ["late.ipynb"]
+
+
+async def test_process_that_a_kernel_detached_is_still_the_kernels(lab):
+    session, other = await lab.session("train.ipynb"), await lab.session("other.ipynb")
+    where = lab.root / "detached"
+    # As `nohup … &` does: the shell ends, init is the new parent.
+    await lab.execute(session, f"import os; os.system('sleep 600 > /dev/null 2>&1 & echo $! > {where}')")
+    pid = int(where.read_text())
+    lab.strays.append(pid)
+    assert psutil.Process(pid).ppid() != lab.pid(session)
+    found, _ = await lab.owners(pid, lab.pid(other))
+    assert (found[pid]["owner"], found[pid]["kernelId"]) == ("kernel", session["kernel"]["id"])
+    await lab.fetch("api", "kernels", session["kernel"]["id"], "restart", method="POST", allow_nonstandard_methods=True)
+    await lab.until(lambda s: next(p for p in s["devices"][0]["processes"] if p["pid"] == pid)["owner"] == "orphan")
 
 
 async def test_process_that_ended_is_named_as_such(lab):
@@ -260,7 +275,7 @@ def test_reused_number_of_a_kernel_is_not_the_kernel(sleeper, monkeypatch):
         return life._replace(started=life.started + 1000), parent
 
     monkeypatch.setattr(attribution, "_look_up", later)
-    monkeypatch.setattr(attribution, "_from_environment", lambda _life, _server: None)
+    monkeypatch.setattr(attribution, "_inherited", lambda _life: None)
     attributor.update(kernel(sleeper.pid))
     assert attributor.owner(sleeper.pid).owner == "other"
 
