@@ -71,6 +71,20 @@ def _stayed(device: DeviceAnalysis) -> str:
     return f"{text}, {_freed(device)}" if headline.freed else text
 
 
+def _peak_and_stayed(device: DeviceAnalysis, peak: str) -> list[str]:
+    """Put both together; a line that reached the peak and holds what stayed is named once."""
+    stayed = _stayed(device)
+    group = None if device.peak_group is None else device.groups[device.peak_group]
+    if group is not None and device.headline.stayed and group.kind in {"line", "frame"}:
+        here = place_text(group)
+        owner = f" (allocated at {here})"
+        if peak.endswith(f" at {here}") and owner in stayed:
+            if device.headline.stayed == device.headline.allocated_peak:
+                return [peak, "all of it stayed"]
+            return [peak.removesuffix(f" at {here}"), stayed.replace(owner, f", both at {here}", 1)]
+    return [peak, stayed] if stayed else [peak]
+
+
 def _freed(device: DeviceAnalysis) -> str:
     return f"{format_bytes(device.headline.freed or 0)} from before was freed"
 
@@ -157,9 +171,7 @@ def sentence(devices: Sequence[DeviceAnalysis], recording: Recording | None) -> 
         if headline.allocated_after is not None:
             parts.append(f"{format_bytes(headline.allocated_after)} left")
     else:
-        stayed = _stayed(device)
-        if stayed:
-            parts.append(stayed)
+        parts = _peak_and_stayed(device, parts[0])
     grown = _reserved(device)
     if grown:
         parts.append(grown)

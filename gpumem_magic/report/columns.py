@@ -33,7 +33,7 @@ class Interner:
         self._stack_index: dict[int, int] = {0: 0}
 
     def string(self, text: str) -> int:
-        """Number a string."""
+        """Return the number of a string."""
         index = self._string_index.get(text)
         if index is None:
             index = self._string_index[text] = len(self.strings)

@@ -18,7 +18,7 @@ from matplotlib import font_manager, ft2font
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["can_shape", "drawable", "families_for"]
+__all__ = ["BASE", "can_shape", "drawable", "families_for"]
 
 BASE = "DejaVu Sans"
 # Opening a font file takes 1 to 20 ms; fonts with these words come first, as they cover most.

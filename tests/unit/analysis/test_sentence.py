@@ -49,6 +49,17 @@ def test_nothing_stayed():
     )
 
 
+def test_one_line_for_the_peak_and_for_what_stayed_is_named_once():
+    story = Story()
+    gone = story.old(2 * MIB)
+    story.alloc(3 * MIB)
+    story.free(story.alloc(5 * MIB))
+    story.free(gone)
+    assert sentence([device(story, {0: here(2)})], recording()) == (
+        "Peak 10.0 MiB, 3.00 MiB stayed, both at line 2 `a = make()`, 2.00 MiB from before was freed."
+    )
+
+
 def test_only_frees():
     story = Story()
     goes, _ = story.old(3 * MIB), story.old(MIB)
@@ -74,7 +85,7 @@ def test_out_of_memory_says_what_the_line_asked_for():
     text = sentence([device(story, {0: here(2), 1: here(4)}, after=after)], recording(Outcome.OUT_OF_MEMORY))
     assert text == (
         "Out of memory at line 4 `loss.backward()`: it asked for 100 MiB with 40.0 MiB allocated of 128 MiB. "
-        "Peak 40.0 MiB at line 2 `a = make()`, 40.0 MiB stayed (allocated at line 2 `a = make()`)."
+        "Peak 40.0 MiB at line 2 `a = make()`, all of it stayed."
     )
 
 
@@ -141,8 +152,7 @@ def test_cpu():
     story = Story(kind="cpu", has_snapshot=False)
     story.alloc(MIB)
     assert sentence([device(story, {0: here(2)})], recording(source=SourceKind.CPU)) == (
-        "Peak 1.00 MiB at line 2 `a = make()`, 1.00 MiB stayed (allocated at line 2 `a = make()`), "
-        "CPU tensors of this cell only."
+        "Peak 1.00 MiB at line 2 `a = make()`, all of it stayed, CPU tensors of this cell only."
     )
 
 

@@ -13,6 +13,7 @@ from story import START, Story  # type: ignore[import-not-found]
 
 from gpumem_magic.analysis.devices import analyse_device
 from gpumem_magic.report import fonts
+from gpumem_magic.report.canvas import Canvas
 from gpumem_magic.report.png import _readable, report_png
 from gpumem_magic.report.scene import device_scene
 from gpumem_magic.report.ticks import byte_ticks, time_ticks
@@ -120,6 +121,15 @@ def test_scripts_that_a_font_holds_are_drawn_and_the_others_leave_the_line_numbe
         _readable("Peak 1.00 GiB at line 4 `loss(هدف)`, nothing stayed.") == "Peak 1.00 GiB at line 4, nothing stayed."
     )
     assert fonts.drawable("e\u0301") == "e\u0301"
+
+
+@pytest.mark.parametrize("text", ["957 MiB", "workloads.py:40 forward", "Peak 1.92 GiB at line 4, AVAV To."])
+@pytest.mark.parametrize(("size", "weight"), [(11, "normal"), (13, "bold")])
+def test_widths_added_up_are_those_of_the_layout(text, size, weight):
+    canvas = Canvas(10, 10, "#ffffff")
+    # One letter beyond ASCII, and the whole text is laid out.
+    laid_out = canvas.measure(text + "é", size, weight) - canvas.measure("é", size, weight)
+    assert canvas.measure(text, size, weight) == pytest.approx(laid_out, rel=0.05)
 
 
 def test_what_no_font_holds_becomes_a_box_or_nothing():
