@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from gpumem_magic.allocator.sizes import page_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gpumem_magic.allocator.addresses import AddressModel
+    from gpumem_magic.allocator.adopt import Region
     from gpumem_magic.allocator.settings_model import AllocatorSettings
 
 __all__ = ["MASK", "SHIFT", "Cache", "SegmentStep"]
@@ -67,7 +68,7 @@ class Cache:
         self._is_traced = False
         self._addresses = addresses
         self._virtual_base = virtual_base
-        self._step = 0
+        self.step = 0
         self._lists: list[list[int]] = [[] for _ in range(groups)]
         self._free_at: dict[int, int] = {}  # start → size
         self._free_end: dict[int, int] = {}  # end → start
@@ -82,24 +83,57 @@ class Cache:
         self._searches = 0
         self._put_at: dict[int, int] = {}
 
+    def adopt(self, regions: Sequence[Region]) -> None:
+        """Take over what was reserved before; blocks in use are the caller's."""
+        for region in regions:
+            self.reserved += region.size
+            if region.virtual_base is None:
+                self._enclose(region.start, region.size)
+            elif self._virtual[region.group]:
+                # Behind earlier pages of the same segment: what lies between is not mapped.
+                end = self._unmapped_of[region.group].pop()
+                left = self._unmapped.pop(end)
+                self._add_unmapped(end, region.start - end, region.group)
+                behind = region.start + region.size
+                self._add_unmapped(behind, left - (behind - end), region.group)
+            else:
+                self._virtual[region.group] = region.virtual_base
+                self._add_unmapped(region.virtual_base, region.start - region.virtual_base, region.group)
+                end = region.start + region.size
+                self._add_unmapped(end, _VIRTUAL - (end - region.virtual_base), region.group)
+            for start, size in region.free:
+                self._free_at[start] = size
+                self._free_end[start + size] = start
+                insort(self._lists[region.group], size << SHIFT | start)
+        self.reserved_peak = self.reserved
+
+    def _add_unmapped(self, start: int, size: int, group: int) -> None:
+        if size:
+            self._unmapped[start] = size
+            insort(self._unmapped_of[group], start)
+
+    def _enclose(self, start: int, size: int) -> None:
+        """Note a segment from cudaMalloc."""
+        self._segments[start] = size
+        insort(self._bases, start)
+        for edge in (start, start + size):
+            self._barriers[edge] = self._barriers.get(edge, 0) + 1
+
     def _grow(self, action: str, at: int, size: int) -> None:
         self.reserved += size
         self.reserved_peak = max(self.reserved_peak, self.reserved)
         if self._is_traced:
-            self.steps.append(SegmentStep(self._step, action, at, size))
+            self.steps.append(SegmentStep(self.step, action, at, size))
 
     def _shrink(self, action: str, at: int, size: int) -> None:
         self.reserved -= size
         if self._is_traced:
-            self.steps.append(SegmentStep(self._step, action, at, size))
+            self.steps.append(SegmentStep(self.step, action, at, size))
 
     def _take_segment(self, size: int) -> tuple[int, int]:
         """Get a segment from cudaMalloc: a block outside every list."""
         at = self._addresses.take(size)
-        self._segments[at] = size
-        insort(self._bases, at)
-        for edge in (at, at + size):
-            self._barriers[edge] = self._barriers.get(edge, 0) + 1
+        self._enclose(at, size)
         self._free_at[at] = size
         self._free_end[at + size] = at
         self._grow("segment_alloc", at, size)

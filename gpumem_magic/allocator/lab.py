@@ -16,6 +16,8 @@ from gpumem_magic.allocator.whatif import Explorer
 from gpumem_magic.trace.frames import is_native, user_frame
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpumem_magic.allocator.bounds import Bound
     from gpumem_magic.allocator.history import Deviation
     from gpumem_magic.allocator.settings_model import AllocatorSettings
@@ -44,6 +46,8 @@ class Lab:
         One of its devices.
     limit
         Most bytes that may be reserved, None for no limit.
+    processes
+        How many processes may replay at once (see `Explorer`).
 
     Raises
     ------
@@ -51,7 +55,7 @@ class Lab:
         When the device's memory does not come from torch's caching allocator.
     """
 
-    def __init__(self, trace: Trace, device: DeviceTrace, *, limit: int | None = None) -> None:
+    def __init__(self, trace: Trace, device: DeviceTrace, *, limit: int | None = None, processes: int = 1) -> None:
         if device.kind not in {"cuda", "xpu"}:
             raise SnapshotError(f"{device.key}: memory there does not come from torch's caching allocator")
         self.trace = trace
@@ -63,7 +67,7 @@ class Lab:
         conf = trace.settings.get("PYTORCH_CUDA_ALLOC_CONF")
         self.conf = conf if isinstance(conf, str) else ""
         fallbacks = requests_with_fallback(self.history, trace.stacks) if limit is not None else frozenset()
-        self._explorer = Explorer(self.program, limit=limit, has_fallback=fallbacks.__contains__ if fallbacks else None)
+        self._explorer = Explorer(self.program, limit=limit, fallbacks=fallbacks, processes=processes)
 
     @property
     def begins_empty(self) -> bool:
@@ -74,7 +78,7 @@ class Lab:
     @cached_property
     def first_deviation(self) -> Deviation | None:
         """Where the model, under the recorded setting, first differs from the recording."""
-        if self.history.first_deviation is not None or not self.begins_empty:
+        if self.history.first_deviation is not None:
             return self.history.first_deviation
         settings = self.trace.settings
         return verify(self.device, self.history, self.program, from_torch(settings), settings)
@@ -82,7 +86,7 @@ class Lab:
     @property
     def exact(self) -> bool:
         """True when the model repeats every address and every segment event of the recording."""
-        return self.begins_empty and self.history.exact and self.first_deviation is None
+        return self.history.exact and self.first_deviation is None
 
     @cached_property
     def bound(self) -> Bound:
@@ -96,10 +100,10 @@ class Lab:
         key = self.device.key
         if not self.begins_empty:
             lines.append(
-                f"{key}: the recording begins with memory in use; it is taken as allocated in address order at the "
-                "beginning, which was within 1 % in tests"
+                f"{key}: the recording begins with memory in use; for other settings it is taken as allocated in "
+                "address order at the beginning, which was within 1 % in tests"
             )
-        elif self.first_deviation is not None:
+        if self.first_deviation is not None:
             lines.append(
                 f"{key}: from event {self.first_deviation.event:,} on the model differs from the recording "
                 f"({self.first_deviation.recorded} instead of {self.first_deviation.expected}): predictions are less "
@@ -110,6 +114,10 @@ class Lab:
     def predict(self, settings: AllocatorSettings) -> Prediction:
         """Replay the program under `settings`."""
         return self._explorer.predict(settings)
+
+    def predict_all(self, settings: Sequence[AllocatorSettings]) -> list[Prediction]:
+        """Replay the program under each of `settings`, in that order."""
+        return self._explorer.predict_all(settings)
 
     def place(self, death: Death) -> Frame | None:
         """Return the user's line whose request fails, None when no stack tells."""

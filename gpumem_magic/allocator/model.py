@@ -18,9 +18,11 @@ from gpumem_magic.allocator.rounding import SMALL_LIMIT, round_sizes, split_thre
 from gpumem_magic.allocator.sizes import segment_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gpumem_magic.allocator.addresses import AddressModel
+    from gpumem_magic.allocator.adopt import Region
+    from gpumem_magic.allocator.history import History
     from gpumem_magic.allocator.program import Program
     from gpumem_magic.allocator.settings_model import AllocatorSettings
 
@@ -73,6 +75,8 @@ class Model(Cache):
         Requests that failed, in order; the last one ended the run unless it was survived.
     has_ties
         True when the order of segments in the address space decided anything.
+    step
+        The operation that last needed more than a cached block.
     steps
         Every change of what is reserved, when `traced`.
     address
@@ -114,13 +118,30 @@ class Model(Cache):
         self._keeps_age = limit is not None and settings.garbage_collection_threshold > 0
         self._aged = frozenset(2 * index for index in default)
 
-    def run(self) -> None:  # noqa: C901, PLR0912, PLR0915 (the hot loop: a call costs more than it would hide)
-        """Play the program until its end or until a request fails for good."""
+    def begin_with(self, history: History, regions: Sequence[Region]) -> int:
+        """Begin in the middle of a process instead of with the program's own first requests.
+
+        Returns
+        -------
+        int
+            The step to `run` from: the first that is an event of the recording.
+        """
+        self.adopt(regions)
+        lives = history.lifetimes
+        for number in np.flatnonzero(lives.alloc_event < 0).tolist():
+            self.address[number] = int(lives.address[number])
+            self._held[number] = int(lives.size[number])
+            if lives.free_event[number] == -2:
+                self._pending[number] = None
+        return int(np.count_nonzero(self.program.events < 0))
+
+    def run(self, first: int = 0) -> None:  # noqa: C901, PLR0912, PLR0915 (the hot loop: a call costs more than it would hide)
+        """Play the program from step `first` until its end or until a request fails for good."""
         lists, group, need, threshold = self._lists, self._group, self._need, self._threshold
         free_at, free_end, barriers, unmapped = self._free_at, self._free_end, self._barriers, self._unmapped
         address, held = self.address, self._held
         collects, max_split = self._keeps_age, self.settings.max_split_size
-        for step, (code, number) in enumerate(self.program.steps()):
+        for step, (code, number) in enumerate(self.program.steps()[first:], first):
             if code == _ALLOC:
                 size = need[number]
                 home = group[number]
@@ -142,7 +163,7 @@ class Model(Cache):
                 if collects:
                     self._searches += home in self._aged
                 if found is None:
-                    self._step = step
+                    self.step = step
                     block = self._obtain(size, home)
                     if block is None:
                         goes_on = self._survives is not None and self._survives(number)
@@ -187,7 +208,7 @@ class Model(Cache):
                 if collects:
                     self._put_at[at] = self._searches
             else:
-                self._step = step
+                self.step = step
                 self._other(code, number)
 
     def _other(self, code: int, number: int) -> None:
@@ -216,8 +237,8 @@ class Model(Cache):
         block = self._obtain(size, group)
         if block is None:
             # The program went on when it caught the error: it then asked for something again.
-            goes_on = bool(np.any(self.program.codes[self._step + 1 :] == Op.ALLOC))
-            self.failures.append(Failure(self._step, -1, size, goes_on))
+            goes_on = bool(np.any(self.program.codes[self.step + 1 :] == Op.ALLOC))
+            self.failures.append(Failure(self.step, -1, size, goes_on))
         else:
             at, have = block
             insort(free, have << SHIFT | at)

@@ -71,6 +71,10 @@ class Program:
     # Operations in order, filled on first use.
     _steps: list[tuple[int, int]] = field(default_factory=list, compare=False, repr=False)
 
+    def __getstate__(self) -> dict[str, object]:
+        # 400,000 pairs take longer to send than to build.
+        return {**self.__dict__, "_steps": []}
+
     def steps(self) -> list[tuple[int, int]]:
         """Return (code, argument) pairs as Python numbers; built once, because every replay walks them."""
         if not self._steps:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpumem_magic.allocator.adopt import find_regions
 from gpumem_magic.allocator.history import Deviation
 from gpumem_magic.allocator.model import Model
 from gpumem_magic.allocator.program import recorded_limit
 from gpumem_magic.trace.model import Action
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from gpumem_magic.allocator.adopt import Region
     from gpumem_magic.allocator.history import History
     from gpumem_magic.allocator.program import Program
     from gpumem_magic.allocator.settings_model import AllocatorSettings
@@ -30,20 +33,44 @@ _NAMES = {
 
 
 class Recorded:
-    """Addresses as the driver gave them, in the recorded order."""
+    """Addresses as the driver gave them, in the recorded order.
 
-    def __init__(self, device: DeviceTrace) -> None:
+    Once the model holds other segments than the recording did, a recorded address can be taken; the model then gets
+    one far away, and goes on being wrong without breaking.
+    """
+
+    def __init__(self, device: DeviceTrace, regions: Sequence[Region] = ()) -> None:
         events = device.events
         self._native = iter(events.addr[events.action == Action.SEGMENT_ALLOC].tolist())
         self._beyond = 1 << 50
+        self._starts: list[int] = []
+        self._ends: dict[int, int] = {}
+        for region in regions:
+            self._hold(region.start, region.size)
 
-    def take(self, size: int) -> int:  # noqa: ARG002 (the recording knows)
-        """Return the address of the next recorded segment; far away when the recording has no more."""
-        self._beyond += 1 << 42
-        return next(self._native, self._beyond)
+    def take(self, size: int) -> int:
+        """Return the address of the next recorded segment."""
+        address = next(self._native, None)
+        if address is None or self._overlaps(address, size):
+            self._beyond += 1 << 42
+            address = self._beyond
+        self._hold(address, size)
+        return address
 
-    def give_back(self, address: int, size: int) -> None:
+    def give_back(self, address: int, size: int) -> None:  # noqa: ARG002 (the size is known)
         """Take a segment back."""
+        del self._ends[address]
+        del self._starts[bisect_left(self._starts, address)]
+
+    def _hold(self, address: int, size: int) -> None:
+        insort(self._starts, address)
+        self._ends[address] = address + size
+
+    def _overlaps(self, address: int, size: int) -> bool:
+        index = bisect_left(self._starts, address)
+        if index < len(self._starts) and self._starts[index] < address + size:
+            return True
+        return index > 0 and self._ends[self._starts[index - 1]] > address
 
 
 def verify(
@@ -55,7 +82,7 @@ def verify(
 ) -> Deviation | None:
     """Run the model under the recording's own setting, with the driver's addresses as recorded.
 
-    Only for recordings that begin with an empty allocator.
+    A recording that begins in the middle of a process starts from what was there before.
 
     Returns
     -------
@@ -74,16 +101,22 @@ def verify(
             strict=True,
         )
     ]
+    regions = find_regions(device, history, program) if history.reserved[0] else []
     model = Model(
         program,
         settings,
-        Recorded(device),
+        Recorded(device, regions),
         limit=recorded_limit(device, history, raw_settings),
         virtual_base=lambda _group: _next_base(model, recorded),
         survives=lambda _number: True,
         traced=True,
     )
-    model.run()
+    try:
+        model.run(model.begin_with(history, regions) if regions else 0)
+    except (KeyError, IndexError):
+        # What was there before is partly guessed; a wrong guess about which pool a segment belongs to breaks the lists.
+        event = int(program.events[model.step])
+        return Deviation(max(event, 0), "the state before the recording to hold", "what contradicts it")
     return _first_difference(history, program, model, recorded, len(events))
 
 

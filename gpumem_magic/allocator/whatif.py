@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,11 +20,12 @@ from gpumem_magic.allocator.sizes import segment_size
 from gpumem_magic.trace.collector import paused_collector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from gpumem_magic.allocator.addresses import AddressModel
+    from gpumem_magic.allocator.model import Failure
     from gpumem_magic.allocator.program import Program
 
 __all__ = ["Death", "Explorer", "Prediction"]
@@ -28,20 +33,22 @@ __all__ = ["Death", "Explorer", "Prediction"]
 _PLAIN = AllocatorSettings()
 # The range: the driver with small disturbances, and orders that no driver was seen to use but that bound it.
 _ENSEMBLE: tuple[Callable[[], AddressModel], ...] = (
-    lambda: Driver(jitter=1),
-    lambda: Driver(jitter=2),
+    partial(Driver, jitter=1),
+    partial(Driver, jitter=2),
     BumpDown,
     BumpUp,
-    lambda: Scattered(1),
-    lambda: Scattered(2),
-    lambda: Scattered(3),
-    lambda: Scattered(4),
+    partial(Scattered, 1),
+    partial(Scattered, 2),
+    partial(Scattered, 3),
+    partial(Scattered, 4),
 )
 # Programs of more operations are replayed with fewer orders: one of each kind.
 _LARGE = 100_000
-_SMALL_ENSEMBLE = (BumpDown, lambda: Scattered(1))
+_SMALL_ENSEMBLE = (BumpDown, partial(Scattered, 1))
 # When deferred frees complete is a matter of timing: at once, half as late, half as late again, twice as late.
 _DELAYS = (0.0, 0.5, 1.5, 2.0)
+# Starting a process costs about 0.3 s, the time in which one replays 200,000 operations.
+_WORTH_A_PROCESS = 600_000
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,40 @@ class Prediction:
     unanimous: bool = True
 
 
+@dataclass(frozen=True)
+class _Run:
+    """One replay: which program (0: as recorded, more: other timing), settings, addresses."""
+
+    program: int
+    settings: AllocatorSettings
+    addresses: Callable[[], AddressModel]
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    reserved_peak: int
+    retries: int
+    has_ties: bool
+    failures: tuple[Failure, ...]
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """What every run shares; sent to each process once."""
+
+    programs: tuple[Program, ...]
+    limit: int | None
+    fallbacks: frozenset[int]
+
+    def play(self, run: _Run) -> _Outcome:
+        survives = self.fallbacks.__contains__ if self.fallbacks else None
+        program = self.programs[run.program]
+        with paused_collector():
+            model = Model(program, run.settings, run.addresses(), limit=self.limit, survives=survives)
+            model.run()
+        return _Outcome(model.reserved_peak, model.retries, model.has_ties, tuple(model.failures))
+
+
 class Explorer:
     """Replays one program under many settings; equal questions are answered once.
 
@@ -90,28 +131,60 @@ class Explorer:
         The program.
     limit
         Most bytes that may be reserved, None for no limit.
-    has_fallback
-        Says of a lifetime whether its request is one that cuDNN answers a failure of with another algorithm.
+    fallbacks
+        Lifetimes whose request cuDNN answers a failure of with another algorithm.
+    processes
+        How many processes may replay at once, where that is worth their start. More than one only from a program of
+        our own: a notebook's kernel must not be forked or run twice.
     """
 
     def __init__(
-        self, program: Program, *, limit: int | None = None, has_fallback: Callable[[int], bool] | None = None
+        self,
+        program: Program,
+        *,
+        limit: int | None = None,
+        fallbacks: frozenset[int] = frozenset(),
+        processes: int = 1,
     ) -> None:
         self.program = program
         self.limit = limit
-        self._has_fallback = has_fallback
+        self._processes = processes
         self._plain_sizes = round_sizes(program.requested, _PLAIN)
         self._answers: dict[AllocatorSettings, Prediction] = {}
-        self._delayed: list[Program] | None = None
+        timings = [program]
+        if np.any(program.codes == Op.FREE_LATER) and len(program.codes) <= _LARGE:
+            timings += [_with_delay(program, factor) for factor in _DELAYS]
+        self._bench = _Bench(tuple(timings), limit, fallbacks)
 
     def predict(self, settings: AllocatorSettings) -> Prediction:
         """Replay the program under `settings`."""
-        settings = self.effective(settings)
-        answer = self._answers.get(settings)
-        if answer is None:
-            with paused_collector():
-                answer = self._answers[settings] = self._predict(settings)
-        return answer
+        return self.predict_all([settings])[0]
+
+    def predict_all(self, settings: Sequence[AllocatorSettings]) -> list[Prediction]:
+        """Replay the program under each of `settings`, in that order."""
+        effective = [self.effective(one) for one in settings]
+        open_ = [one for one in dict.fromkeys(effective) if one not in self._answers]
+        with self._player(len(open_)) as play:
+            points = dict(zip(open_, play([_Run(0, one, Driver) for one in open_]), strict=True))
+            ensemble = _ENSEMBLE if len(self.program.codes) <= _LARGE else _SMALL_ENSEMBLE
+            others = [_Run(0, one, create) for one in open_ if points[one].has_ties for create in ensemble]
+            others += [_Run(timing, one, Driver) for one in open_ for timing in range(1, len(self._bench.programs))]
+            outcomes = list(zip(others, play(others), strict=True))
+        for one in open_:
+            runs = [points[one], *(outcome for run, outcome in outcomes if run.settings == one)]
+            self._answers[one] = self._answer(runs)
+        return [self._answers[one] for one in effective]
+
+    @contextmanager
+    def _player(self, settings: int) -> Iterator[Callable[[list[_Run]], list[_Outcome]]]:
+        """Yield a function that plays runs, in several processes where that is worth it."""
+        if self._processes < 2 or settings < 2 or settings * len(self.program.codes) < _WORTH_A_PROCESS:
+            yield lambda runs: [self._bench.play(run) for run in runs]
+            return
+        # Spawned, not forked: numpy has threads of its own.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(self._processes, context, initializer=_receive, initargs=(self._bench,)) as pool:
+            yield lambda runs: list(pool.map(_play, runs))
 
     def effective(self, settings: AllocatorSettings) -> AllocatorSettings:
         """Drop options that cannot act on this program, so that what is alike is replayed once."""
@@ -131,13 +204,8 @@ class Explorer:
             settings = replace(settings, max_non_split_rounding=_PLAIN.max_non_split_rounding)
         return settings
 
-    def _predict(self, settings: AllocatorSettings) -> Prediction:
-        point = self._run(self.program, settings, Driver())
-        runs = [point]
-        if point.has_ties:
-            ensemble = _ENSEMBLE if len(self.program.codes) <= _LARGE else _SMALL_ENSEMBLE
-            runs += [self._run(self.program, settings, create()) for create in ensemble]
-        runs += [self._run(program, settings, Driver()) for program in self._with_other_timing()]
+    def _answer(self, runs: Sequence[_Outcome]) -> Prediction:
+        point = runs[0]
         peaks = [run.reserved_peak for run in runs]
         verdict, death = self._judge(point)
         return Prediction(
@@ -150,27 +218,26 @@ class Explorer:
             unanimous=all(self._judge(run)[0] == verdict for run in runs),
         )
 
-    def _run(self, program: Program, settings: AllocatorSettings, addresses: AddressModel) -> Model:
-        model = Model(program, settings, addresses, limit=self.limit, survives=self._has_fallback)
-        model.run()
-        return model
-
-    def _judge(self, model: Model) -> tuple[str, Death | None]:
-        fatal = next((failure for failure in model.failures if not failure.is_survived), None)
+    def _judge(self, outcome: _Outcome) -> tuple[str, Death | None]:
+        fatal = next((failure for failure in outcome.failures if not failure.is_survived), None)
         # What failed in the recording and was caught there is no verdict on the setting.
-        fallen_back = next((failure for failure in model.failures if failure.lifetime >= 0), None)
+        fallen_back = next((failure for failure in outcome.failures if failure.lifetime >= 0), None)
         chosen = fatal or fallen_back
         if chosen is None:
             return "fits", None
         death = Death(int(self.program.events[chosen.step]), chosen.lifetime, chosen.size)
         return ("oom" if fatal else "oom_unless_fallback"), death
 
-    def _with_other_timing(self) -> list[Program]:
-        if self._delayed is None:
-            self._delayed = []
-            if np.any(self.program.codes == Op.FREE_LATER) and len(self.program.codes) <= _LARGE:
-                self._delayed = [_with_delay(self.program, factor) for factor in _DELAYS]
-        return self._delayed
+
+_received: list[_Bench] = []
+
+
+def _receive(bench: _Bench) -> None:
+    _received[:] = [bench]
+
+
+def _play(run: _Run) -> _Outcome:
+    return _received[0].play(run)
 
 
 def _with_delay(program: Program, factor: float) -> Program:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic._errors import BadUsageError
@@ -65,8 +66,8 @@ def _run_whatif(arguments: argparse.Namespace) -> int:
     trace = open_snapshot(arguments.file)
     device = most_used(trace) if arguments.device is None else pick_device(trace, arguments.device)
     limit = None if arguments.cap_gib is None else int(arguments.cap_gib * _GIB)
-    lab = Lab(trace, device, limit=limit)
-    results = [(text, lab.predict(one)) for text, one in zip(confs, settings, strict=True)]
+    lab = Lab(trace, device, limit=limit, processes=min(os.cpu_count() or 1, 4))
+    results = list(zip(confs, lab.predict_all(settings), strict=True))
     if arguments.json:
         print(json.dumps(_whatif_json(lab, results)))
     else:

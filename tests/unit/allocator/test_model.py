@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from gpumem_magic.allocator.lab import Lab
 from gpumem_magic.allocator.model import Model
 from gpumem_magic.allocator.program import Op, Program
 from gpumem_magic.allocator.settings_model import MIB, AllocatorSettings
+from gpumem_magic.trace.model import Events
 
 GIB = 2**30
 DEFAULT = ((0, 0), 0)
@@ -263,3 +266,15 @@ def test_recordings_are_repeated_to_every_address(recording, load):
         assert lab.first_deviation is None
         assert lab.exact
         assert lab.warnings == ()
+
+
+@pytest.mark.parametrize("share", [0.3, 0.8])
+def test_recordings_that_begin_late_are_repeated_too(recording, share, load):
+    trace = load(recording)
+    device = trace.devices[0]
+    first = int(len(device.events) * share)
+    columns = {field.name: getattr(device.events, field.name)[first:] for field in fields(Events)}
+    lab = Lab(trace, replace(device, events=Events(**columns)))
+    # Where a block's size had to be assumed, the model may part from the recording, and says so.
+    assert lab.first_deviation is None or not lab.history.exact
+    assert lab.exact == (lab.history.exact and lab.first_deviation is None)

@@ -8,7 +8,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpumem_magic.allocator.addresses import BumpUp
+from gpumem_magic.allocator.lab import Lab
+from gpumem_magic.allocator.model import Model
 from gpumem_magic.allocator.replay import history
+from gpumem_magic.allocator.settings_model import AllocatorSettings, from_torch
 from gpumem_magic.trace.convert import from_snapshot
 
 MIB = 2**20
@@ -269,3 +273,34 @@ def test_contradictory_recordings_are_followed_and_still_end_right(events, alloc
         assert replayed.exact == (not replayed.warnings)
         assert (replayed.allocated >= 0).all()
         assert (replayed.active >= replayed.allocated).all()
+
+
+@settings(deadline=None, max_examples=100)
+@given(ALLOCATORS, STEPS, st.integers(0, 10**6), EVENTS)
+def test_the_lab_survives_every_recording(allocator, steps, where, events):
+    play(allocator, steps)
+    snapshot = allocator.snapshot(where % (len(allocator.events) + 1))
+    for count in (0, 5):
+        snapshot["device_traces"][0] = [*snapshot["device_traces"][0], *events[:count]]
+        trace = from_snapshot(snapshot)
+        for device in trace.devices:
+            lab = Lab(trace, device, limit=200 * MIB)
+            assert lab.exact == (lab.history.exact and lab.first_deviation is None)
+            assert lab.bound.live_peak <= lab.bound.packed_peak
+            for chosen in (AllocatorSettings(), AllocatorSettings(expandable_segments=True)):
+                prediction = lab.predict(chosen)
+                assert prediction.low <= prediction.expected <= prediction.high <= 200 * MIB
+
+
+@settings(deadline=None, max_examples=100)
+@given(STEPS, st.sampled_from([0, 4]), st.sampled_from([0, 32 * MIB]))
+def test_the_model_reserves_what_the_plain_allocator_does(steps, divisions, max_split):
+    allocator = Naive(divisions=divisions, max_split=max_split)
+    play(allocator, steps)
+    trace = from_snapshot(allocator.snapshot())
+    for device in trace.devices:
+        lab = Lab(trace, device)
+        model = Model(lab.program, from_torch(trace.settings), BumpUp())
+        model.run()
+        assert model.reserved_peak == lab.reserved_peak
+        assert model.reserved == int(lab.history.reserved[-1])
