@@ -5,6 +5,7 @@ handlers     REST and the feed
 monitor      who looks, one sample for all, who is told what
 directory    kernels, notebooks and terminals of this server
 attribution  PID → kernel → notebook
+processes    processes beyond their number, and their trees
 kernels      which version of this package a kernel has
 state        samples as protocol messages
 history      the last day

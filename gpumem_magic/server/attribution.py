@@ -8,7 +8,6 @@ children that still hold memory are orphans, not strangers.
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,15 +15,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import psutil
 
 from gpumem_magic.nvml.pids import DEVICE_FILES, NAMESPACE_REASON, has_device_open, is_initial_namespace
+from gpumem_magic.server.processes import chain_of, facts_of, inherited_by, life_of, session_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
+
+    from gpumem_magic.server.processes import Facts, Inherited, Life
 
 __all__ = ["Attributor", "Directory", "KernelEntry", "Owner", "TerminalEntry"]
 
-# Launchers, schedulers and shells between a kernel and its worker make chains of ten at most; more is a loop.
-LONGEST_CHAIN = 64
-_HAS_PROC = sys.platform == "linux"
 # A process may rename itself; its name is read again after so many readings.
 KNOWN_UPDATES = 30
 # What hung under kernels, by process; the oldest are forgotten.
@@ -94,13 +93,6 @@ class Owner:
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
-class _Life(NamedTuple):
-    """A process, told apart from later ones of the same number: `started` only serves to compare."""
-
-    pid: int
-    started: float
-
-
 class _Root(NamedTuple):
     kind: str
     kernel_id: str | None
@@ -108,26 +100,9 @@ class _Root(NamedTuple):
     label: str | None
 
 
-class _Facts(NamedTuple):
-    name: str | None
-    command: str | None
-    started_us: int | None
-
-
-class _Inherited(NamedTuple):
-    """What a process has from the kernel that it, or an ancestor, was started by.
-
-    jupyter_client gives each kernel ``JPY_PARENT_PID`` (the server), and jupyter_server ``JPY_SESSION_NAME`` (the
-    notebook's file; none for a kernel without a session).
-    """
-
-    server: int
-    session: str | None
-
-
 class _Known(NamedTuple):
-    facts: _Facts
-    inherited: _Inherited | None
+    facts: Facts
+    inherited: Inherited | None
     at: int
 
 
@@ -152,19 +127,19 @@ class Attributor:
     ) -> None:
         self._device_files = device_files
         self._root_dir = root_dir
-        self._server = _life(os.getpid() if server_pid is None else server_pid)
-        self._roots: dict[_Life, _Root] = {}
-        self._lives: dict[tuple[str, int], _Life] = {}
-        self._remembered: dict[_Life, tuple[_Life, _Root]] = {}
-        self._sessions: dict[_Life, str | None] = {}
-        self._proven: set[_Life] = set()
-        self._known: dict[_Life, _Known] = {}
+        self._server = life_of(os.getpid() if server_pid is None else server_pid)
+        self._roots: dict[Life, _Root] = {}
+        self._lives: dict[tuple[str, int], Life] = {}
+        self._remembered: dict[Life, tuple[Life, _Root]] = {}
+        self._sessions: dict[Life, str | None] = {}
+        self._proven: set[Life] = set()
+        self._known: dict[Life, _Known] = {}
         self._updates = 0
 
     def update(self, directory: Directory) -> None:
         """Take the kernels and terminals that live now as the roots of process trees."""
-        roots: dict[_Life, _Root] = {}
-        lives: dict[tuple[str, int], _Life] = {}
+        roots: dict[Life, _Root] = {}
+        lives: dict[tuple[str, int], Life] = {}
         entries = [
             (kernel.id, kernel.pid, _Root("kernel", kernel.id, _paths(kernel), None)) for kernel in directory.kernels
         ]
@@ -174,7 +149,7 @@ class Attributor:
                 continue
             # The start time of a root is what it was when it was first seen: if the number now belongs to another
             # process, before the server noticed the death, that process is not the kernel.
-            life = self._lives.get((key, pid)) or _life(pid)
+            life = self._lives.get((key, pid)) or life_of(pid)
             if life is not None:
                 lives[key, pid] = life
                 roots[life] = root
@@ -187,14 +162,14 @@ class Attributor:
             if root.kind == "kernel":
                 self._remember(life, life, root)
         self._sessions = {
-            life: self._sessions[life] if life in self._sessions else _session_of(life)
+            life: self._sessions[life] if life in self._sessions else session_of(life)
             for life, root in roots.items()
             if root.kind == "kernel"
         }
 
     def owner(self, pid: int) -> Owner:
         """Say whose process the driver's `pid` is."""
-        life = _life(pid)
+        life = life_of(pid)
         if life is None:
             if is_initial_namespace():
                 return Owner("other", missing={"name": "the process has ended"})
@@ -202,7 +177,7 @@ class Attributor:
         if not self._is_local(life):
             return Owner("foreign", missing={"name": NAMESPACE_REASON})
         facts, inherited, _ = self._look_at(life)
-        chain = list(_chain(life))
+        chain = list(chain_of(life))
         served = None
         for place, link in enumerate(chain):
             root = self._roots.get(link)
@@ -222,31 +197,9 @@ class Attributor:
             facts,
         )
 
-    def tree_memory(self, pids: Mapping[str, int | None]) -> dict[str, int | None]:
-        """Add up the resident host memory of each kernel and its descendants, in bytes.
-
-        Pages shared between them count once each, so a tree of forked workers reads high.
-
-        Parameters
-        ----------
-        pids
-            Kernel → PID.
-        """
-        children: dict[int, list[psutil.Process]] = {}
-        processes: dict[int, psutil.Process] = {}
-        # One pass over the machine, about 20 µs a process, instead of one for each kernel.
-        for process in psutil.process_iter(["ppid"]):
-            processes[process.pid] = process
-            children.setdefault(process.info["ppid"], []).append(process)
-        totals: dict[str, int | None] = {}
-        for key, pid in pids.items():
-            root = processes.get(pid) if pid is not None else None
-            totals[key] = None if root is None else sum(_resident(p) for p in _descendants(root, children))
-        return totals
-
     def has_device_open(self, pid: int | None) -> bool | None:
         """Whether a kernel or one of its children has the device open; None when it cannot be looked at."""
-        life = None if pid is None else _life(pid)
+        life = None if pid is None else life_of(pid)
         if life is None:
             return None
         try:
@@ -258,10 +211,10 @@ class Attributor:
 
     def _detached(
         self,
-        life: _Life,
-        chain: list[_Life],
-        inherited: _Inherited | None,
-        facts: _Facts,
+        life: Life,
+        chain: list[Life],
+        inherited: Inherited | None,
+        facts: Facts,
     ) -> Owner | None:
         """Find the kernel of a process that no chain of parents leads to: it was detached, or the kernel is gone."""
         for link in chain:
@@ -273,7 +226,7 @@ class Attributor:
             return None
         if self._server is None or inherited.server != self._server.pid:
             # Another server's: a stranger while that lives, an orphan when it is gone.
-            other = _life(inherited.server)
+            other = life_of(inherited.server)
             if other is not None and other.started <= life.started:
                 return None
         else:
@@ -291,14 +244,14 @@ class Attributor:
         path = _relative(inherited.session, self._root_dir)
         return _owned("orphan", _Root("orphan", None, (path,) if path else (), None), facts)
 
-    def _look_at(self, life: _Life) -> _Known:
+    def _look_at(self, life: Life) -> _Known:
         """Read what a process is called and inherited: five files, so not at every tick."""
         known = self._known.get(life)
         if known is None:
-            known = self._known[life] = _Known(_facts(life), _inherited(life), self._updates)
+            known = self._known[life] = _Known(facts_of(life), inherited_by(life), self._updates)
         return known
 
-    def _is_local(self, life: _Life) -> bool:
+    def _is_local(self, life: Life) -> bool:
         if is_initial_namespace() or life in self._proven:
             return True
         if has_device_open(life.pid, self._device_files) is not True:
@@ -306,7 +259,7 @@ class Attributor:
         self._proven.add(life)
         return True
 
-    def _remember(self, life: _Life, kernel: _Life, root: _Root) -> None:
+    def _remember(self, life: Life, kernel: Life, root: _Root) -> None:
         self._remembered.pop(life, None)
         self._remembered[life] = kernel, root
         while len(self._remembered) > MOST_REMEMBERED:
@@ -317,59 +270,7 @@ def _paths(kernel: KernelEntry) -> tuple[str, ...]:
     return tuple(notebook["path"] for notebook in kernel.notebooks)
 
 
-def _life(pid: int) -> _Life | None:
-    found = _look_up(pid)
-    return None if found is None else found[0]
-
-
-def _look_up(pid: int) -> tuple[_Life, int] | None:
-    """Find a process and its parent's PID; None when there is no such process."""
-    if _HAS_PROC:
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_bytes()
-        except OSError:
-            return None
-        # The name, in parentheses, may hold spaces and parentheses itself. Then state (field 3), ppid (4), …,
-        # starttime in clock ticks since boot (22): unlike a wall-clock time it never changes.
-        fields = stat[stat.rindex(b")") + 2 :].split()
-        return _Life(pid, int(fields[19])), int(fields[1])
-    try:
-        process = psutil.Process(pid)
-        return _Life(pid, process.create_time()), process.ppid()
-    except (psutil.Error, ValueError, OverflowError):
-        return None
-
-
-def _chain(life: _Life) -> Iterator[_Life]:
-    """Go up from a process; a parent that is younger than its child is another process of the same number."""
-    parent: int | None = None
-    for _step in range(LONGEST_CHAIN):
-        found = _look_up(life.pid if parent is None else parent)
-        if found is None or found[0].started > life.started or (parent is None and found[0] != life):
-            return
-        life, above = found
-        yield life
-        if above in (0, life.pid):
-            return
-        parent = above
-
-
-def _facts(life: _Life) -> _Facts:
-    name = command = started_us = None
-    try:
-        process = psutil.Process(life.pid)
-        name = process.name()
-        started_us = int(process.create_time() * 1e6)
-        # Another user's arguments stay theirs, although Linux would show them.
-        if not hasattr(os, "getuid") or process.uids().real == os.getuid():
-            command = " ".join(process.cmdline()) or None
-    except psutil.Error:
-        # It ended while it was looked at.
-        pass
-    return _Facts(name, command, started_us)
-
-
-def _owned(owner: str, root: _Root | None, facts: _Facts) -> Owner:
+def _owned(owner: str, root: _Root | None, facts: Facts) -> Owner:
     return Owner(
         owner,
         kernel_id=root.kernel_id if root else None,
@@ -382,25 +283,6 @@ def _owned(owner: str, root: _Root | None, facts: _Facts) -> Owner:
     )
 
 
-def _inherited(life: _Life) -> _Inherited | None:
-    environment = _environment(life)
-    parent = environment.get("JPY_PARENT_PID", "")
-    return _Inherited(int(parent), environment.get("JPY_SESSION_NAME")) if parent.isdecimal() else None
-
-
-def _session_of(life: _Life) -> str | None:
-    return _environment(life).get("JPY_SESSION_NAME")
-
-
-def _environment(life: _Life) -> dict[str, str]:
-    try:
-        environment: dict[str, str] = psutil.Process(life.pid).environ()
-    except (psutil.Error, OSError):
-        # Another user's, or it has ended.
-        return {}
-    return environment
-
-
 def _relative(session: str | None, root_dir: str | None) -> str | None:
     """Make a notebook's file a path that the panel can open, if it lies under the server's root."""
     if session is None or root_dir is None:
@@ -409,21 +291,3 @@ def _relative(session: str | None, root_dir: str | None) -> str | None:
         return Path(session).relative_to(root_dir).as_posix()
     except ValueError:
         return session
-
-
-def _descendants(root: psutil.Process, children: Mapping[int, list[psutil.Process]]) -> Iterator[psutil.Process]:
-    waiting, seen = [root], set()
-    while waiting:
-        process = waiting.pop()
-        if process.pid in seen:
-            continue
-        seen.add(process.pid)
-        yield process
-        waiting.extend(children.get(process.pid, ()))
-
-
-def _resident(process: psutil.Process) -> int:
-    try:
-        return int(process.memory_info().rss)
-    except psutil.Error:
-        return 0

@@ -16,6 +16,7 @@ from gpumem_magic.nvml.reader import Reader
 from gpumem_magic.nvml.sampling import default_session
 from gpumem_magic.server.attribution import Attributor, Directory
 from gpumem_magic.server.history import History
+from gpumem_magic.server.processes import tree_memory
 from gpumem_magic.server.state import build_delta, build_state, strip_volatile
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ class Monitor:
         roots = {kernel.id: kernel.pid for kernel in directory.kernels}
         if now - self._tree_at >= TREE_SECONDS or roots.keys() - self._kernel_memory.keys():
             self._tree_at = now
-            self._kernel_memory = self._attributor.tree_memory(roots)
+            self._kernel_memory = tree_memory(roots)
         foreign = any(owner.owner == "foreign" for owner in owners.values())
         facts = {kernel.id: self._facts(kernel.pid, foreign=foreign) for kernel in directory.kernels}
         state = build_state(

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from gpumem_magic.nvml.pids import NAMESPACE_REASON, is_initial_namespace
-from gpumem_magic.server import attribution
+from gpumem_magic.server import attribution, processes
 from gpumem_magic.server.attribution import Attributor, Directory, KernelEntry, TerminalEntry
 
 pytestmark = pytest.mark.skipif(
@@ -265,7 +265,7 @@ def test_reused_number_of_a_kernel_is_not_the_kernel(sleeper, monkeypatch):
     attributor.update(kernel(sleeper.pid))
     assert attributor.owner(sleeper.pid).owner == "kernel"
     # The kernel dies, its number goes to another process, and the server has not noticed yet.
-    true_look_up = attribution._look_up
+    true_look_up = processes._look_up
 
     def later(pid):
         found = true_look_up(pid)
@@ -274,8 +274,8 @@ def test_reused_number_of_a_kernel_is_not_the_kernel(sleeper, monkeypatch):
         life, parent = found
         return life._replace(started=life.started + 1000), parent
 
-    monkeypatch.setattr(attribution, "_look_up", later)
-    monkeypatch.setattr(attribution, "_inherited", lambda _life: None)
+    monkeypatch.setattr(processes, "_look_up", later)
+    monkeypatch.setattr(attribution, "inherited_by", lambda _life: None)
     attributor.update(kernel(sleeper.pid))
     assert attributor.owner(sleeper.pid).owner == "other"
 
@@ -285,7 +285,7 @@ def test_reused_number_of_a_parent_breaks_the_chain(sleeper, monkeypatch):
     parent = os.getpid()
     attributor.update(kernel(parent))
     assert attributor.owner(sleeper.pid).owner == "kernel"
-    true_look_up = attribution._look_up
+    true_look_up = processes._look_up
 
     def younger_parent(pid):
         found = true_look_up(pid)
@@ -294,7 +294,7 @@ def test_reused_number_of_a_parent_breaks_the_chain(sleeper, monkeypatch):
         life, above = found
         return life._replace(started=life.started + 1e9), above
 
-    monkeypatch.setattr(attribution, "_look_up", younger_parent)
+    monkeypatch.setattr(processes, "_look_up", younger_parent)
     fresh = Attributor(server_pid=NOBODY)
     fresh.update(kernel(parent))
     assert fresh.owner(sleeper.pid).owner == "other"
@@ -380,7 +380,7 @@ def test_memory_of_trees_counts_children(sleeper):
     deadline = time.monotonic() + 5
     while child.memory_info().rss < MIB and time.monotonic() < deadline:
         time.sleep(0.05)
-    totals = Attributor().tree_memory({"all": os.getpid(), "child": sleeper.pid, "gone": NOBODY, "remote": None})
+    totals = processes.tree_memory({"all": os.getpid(), "child": sleeper.pid, "gone": NOBODY, "remote": None})
     assert totals["gone"] is None
     assert totals["remote"] is None
     assert totals["child"] is not None
