@@ -184,6 +184,12 @@ def test_damaged_containers_are_refused(data):
         decode(data)
 
 
+def test_a_document_that_unpacks_without_end_is_refused(monkeypatch):
+    monkeypatch.setattr("gpumem_magic.report.container._MOST_UNPACKED", 1000)
+    with pytest.raises(SnapshotError, match="not one of ours"):
+        decode(encode({"a": "b" * 5000}, {}))
+
+
 def test_another_version_is_refused():
     import gzip
 
