@@ -10,7 +10,7 @@ import numpy as np
 from gpumem_magic.allocator.replay import history
 from gpumem_magic.analysis.counters import analyse_counters
 from gpumem_magic.analysis.devices import DeviceContext, Placement, analyse_device
-from gpumem_magic.analysis.groups import PlaceNamer
+from gpumem_magic.analysis.groups import PlaceNamer, alike
 from gpumem_magic.analysis.lines import attribute
 from gpumem_magic.analysis.model import Analysis, Marker
 from gpumem_magic.analysis.sentence import nothing_sentence, sentence
@@ -52,7 +52,7 @@ def _origin(cell: Cell) -> Origin:
 
 
 def _by_peak(devices: Iterable[DeviceAnalysis]) -> tuple[DeviceAnalysis, ...]:
-    return tuple(sorted(devices, key=lambda d: -(d.headline.allocated_peak or 0)))
+    return tuple(sorted(alike(list(devices)), key=lambda d: -(d.headline.allocated_peak or 0)))
 
 
 def _active(device: DeviceTrace) -> bool:

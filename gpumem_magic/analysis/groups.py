@@ -7,7 +7,7 @@ the owner is the innermost frame of the stack that is not library code.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gpumem_magic.analysis.model import DeviceAnalysis
     from gpumem_magic.recording.model import Cell
     from gpumem_magic.trace.model import Frame, StackTable
 
-__all__ = ["ROUNDING", "GroupBook", "Owner", "PlaceNamer", "colored", "rows", "stacks_recorded"]
+__all__ = ["ROUNDING", "GroupBook", "Owner", "PlaceNamer", "alike", "colored", "rows", "stacks_recorded"]
 
 ROUNDING = "rounding and unsplit remainders"
 NO_STACK = "backward thread or C++"
@@ -190,6 +191,20 @@ def rows(
     if rest:
         result.append(Row(rounding, rest, 0))
     return tuple(result)
+
+
+def alike(devices: Sequence[DeviceAnalysis]) -> list[DeviceAnalysis]:
+    """Give a line the same colour on every device."""
+    if len(devices) < 2:
+        return list(devices)
+    weight: dict[Group, float] = {}
+    for device in devices:
+        held = {row.group: row.bytes for row in device.peak}
+        for number, group in enumerate(device.groups):
+            key = group._replace(color=0)
+            weight[key] = weight.get(key, 0.0) + held.get(number, 0)
+    slot = dict(zip(weight, colored(list(weight), list(weight.values())), strict=True))
+    return [replace(d, groups=tuple(slot[group._replace(color=0)] for group in d.groups)) for d in devices]
 
 
 # Slots of the palette; the largest owners get distinct ones.

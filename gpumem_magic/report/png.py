@@ -102,10 +102,11 @@ class _Panel:
         self._grid()
         self._bands()
         self._time_axis()
+        self._lanes()
         # The peak's label has the first choice of place.
         self._peak()
         self._marks()
-        self._lanes()
+        self._lane_names()
         self._legend()
 
     def _grid(self) -> None:
@@ -152,11 +153,7 @@ class _Panel:
             if not len(value):
                 continue
             color = palette.LINES[lane.name]
-            inside = value.max() <= self.highest
-            if not inside and lane.name != "reserved":
-                # The numbers above name it; an arrow to nowhere would only be in the way.
-                continue
-            if inside:
+            if value.max() <= self.highest:
                 points = (
                     self._stepped(x, value.astype(float))
                     if lane.shape == "step"
@@ -164,14 +161,23 @@ class _Panel:
                 )
                 width = 1.6 if lane.name == "reserved" else 1.2
                 self.canvas.line(points, color, width=width, dashes=dashes.get(lane.name))
-            y = float(self.py(int(value[-1]))) - 5 if inside else self.top + 8
-            text = f"{lane.name} {format_bytes(int(value[-1]))}"
-            self._note(self.right - 4, y, text if inside else f"{text} ↑", color, anchor="right")
         limit = self.device.limit
         if limit is not None and limit <= self.highest:
             y = float(self.py(limit))
             self.canvas.line([(self.left, y), (self.right, y)], palette.DANGER, width=1.2, dashes=(10, 3, 2, 3))
-            self._note(self.left + 4, y - 4, f"limit {format_bytes(limit)}", palette.DANGER)
+
+    def _lane_names(self) -> None:
+        for lane, _, value in self.scene.lanes:
+            inside = len(value) and value.max() <= self.highest
+            if not len(value) or (not inside and lane.name != "reserved"):
+                # The numbers above name it; an arrow to nowhere would only be in the way.
+                continue
+            y = float(self.py(int(value[-1]))) - 5 if inside else self.top + 8
+            text = f"{lane.name} {format_bytes(int(value[-1]))}"
+            self._note(self.right - 4, y, text if inside else f"{text} ↑", palette.LINES[lane.name], anchor="right")
+        limit = self.device.limit
+        if limit is not None and limit <= self.highest:
+            self._note(self.left + 4, float(self.py(limit)) - 4, f"limit {format_bytes(limit)}", palette.DANGER)
 
     def _note(self, x: float, y: float, text: str, color: str, *, anchor: str = "left", bold: bool = False) -> None:
         """Write a label on the plot, at the nearest free place under or over where it belongs."""
@@ -236,6 +242,7 @@ class _Panel:
             return
         x, y = float(self.px(self.scene.peak_x)), float(self.py(peak))
         self.canvas.polygon(np.array([(x, y - 1), (x - 4.5, y - 9), (x + 4.5, y - 9)]), palette.FOREGROUND)
+        self._boxes.append((x - 5, y - 10, x + 5, y))
         self._note(x, y - 13, f"peak {format_bytes(peak)}", palette.FOREGROUND, anchor="center", bold=True)
 
     def _legend(self) -> None:

@@ -206,3 +206,12 @@ def test_diff_knows_a_line_by_its_text_and_function():
     assert all(row.growth == 0 for row in moved.rows)
     other = compare(side(5, "train()"), side(5, "infer()"))
     assert any(row.growth for row in other.rows)
+
+
+def test_a_line_has_one_colour_on_all_devices():
+    devices = analyse_trace(trace_of("multi_gpu")).devices
+    one, other = ({g.line: g.color for g in device.groups if g.kind == "frame"} for device in devices)
+    shared = set(one) & set(other)
+    assert len(shared) >= 3
+    assert all(one[line] == other[line] for line in shared)
+    assert len({one[line] for line in one}) == len(one)
