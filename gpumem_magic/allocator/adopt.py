@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpumem_magic.allocator.ranges import within
 from gpumem_magic.allocator.rounding import SMALL_LIMIT
 from gpumem_magic.allocator.settings_model import MIB
 from gpumem_magic.allocator.start import find_start
@@ -107,7 +108,7 @@ class _Owners:
         self._page_streams = events.stream[pages]
 
     def group(self, start: int, size: int) -> int | None:
-        inside = np.flatnonzero((self._addresses >= np.uint64(start)) & (self._addresses < np.uint64(start + size)))
+        inside = np.flatnonzero(within(self._addresses, start, size))
         if len(inside):
             # The earliest: the same addresses can have been another segment's later on.
             number = int(inside[0])

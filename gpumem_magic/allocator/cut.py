@@ -63,7 +63,7 @@ def _state_before(device: DeviceTrace, settings: Mapping[str, object], event: in
     segments = []
     spans = [(at, size, False) for at, size in native] + [(at, size, True) for at, size in ranges]
     for at, size, is_expandable in sorted(spans):
-        low, high = np.searchsorted(addresses, np.array([at, at + size], dtype=np.uint64)).tolist()
+        low, high = np.searchsorted(addresses, np.array([at, min(at + size, 2**64 - 1)], dtype=np.uint64)).tolist()
         segments.append(_segment(device, lives, alive[low:high], event, (at, size, is_expandable)))
     return tuple(segments)
 

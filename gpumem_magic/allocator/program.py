@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpumem_magic.allocator.ranges import within
 from gpumem_magic.allocator.settings_model import from_torch
 from gpumem_magic.allocator.sizes import segment_size
 from gpumem_magic.trace.model import Action
@@ -103,7 +104,10 @@ def extract(device: DeviceTrace, history: History, stacks: StackTable, settings:
     """
     events = device.events
     lives = history.lifetimes
-    groups: dict[tuple[tuple[int, int], int], int] = {}
+    # Never empty: what is only reserved belongs to a pair too.
+    groups: dict[tuple[tuple[int, int], int], int] = {((0, 0), 0): 0}
+    for segment in device.segments:
+        groups.setdefault((segment.pool_id, segment.stream), len(groups))
     pools = _pools(device, history)
     group = np.array(
         [
@@ -199,8 +203,7 @@ def _pools(device: DeviceTrace, history: History) -> list[tuple[int, int]]:
     pools: list[tuple[int, int]] = [(0, 0)] * len(lives)
     private = [segment for segment in device.segments if segment.pool_id != (0, 0)]
     for segment in private:
-        low, high = segment.address, segment.address + segment.size
-        inside = (lives.address >= np.uint64(low)) & (lives.address < np.uint64(high))
+        inside = within(lives.address, segment.address, segment.size)
         for number in np.flatnonzero(inside).tolist():
             pools[number] = segment.pool_id
     if device.pool_ids:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Recorded", "verify"]
 
+# -1, "got none", becomes an address that nothing has.
+_MASK64 = 2**64 - 1
 _NAMES = {
     int(Action.SEGMENT_ALLOC): "segment_alloc",
     int(Action.SEGMENT_FREE): "segment_free",
@@ -135,7 +137,7 @@ def _first_difference(
 ) -> Deviation | None:
     differences: list[Deviation] = []
     lives = history.lifetimes
-    ours = np.array(model.address, dtype=np.int64).astype(np.uint64)
+    ours = np.array([address & _MASK64 for address in model.address], dtype=np.uint64)
     wrong = np.flatnonzero((ours != lives.address) & (lives.alloc_event >= 0))
     if len(wrong):
         number = int(wrong[0])

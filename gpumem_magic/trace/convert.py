@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["convert", "from_snapshot"]
 
+# 1 PiB: sums of 8,000 such sizes stay within 64 bits.
+_MAX_SIZE = 2**50
+
 
 def from_snapshot(snapshot: object, *, kind: str | None = None, max_entries: int | None = None) -> Trace:
     """Convert a snapshot dict of the running process.
@@ -136,8 +139,8 @@ class _Converter:
                 f"{key}: {count:,} events of unknown kinds ({', '.join(sorted(unknown)[:5])}) were ignored; "
                 "the figures leave out what they did"
             )
-        if np.any((events.size < 0) & (events.action < Action.OOM)):
-            raise SnapshotError(f"not a torch memory snapshot: {key} has an event with a negative size")
+        if np.any(((events.size < 0) | (events.size > _MAX_SIZE)) & (events.action < Action.OOM)):
+            raise SnapshotError(f"not a torch memory snapshot: {key} has an event with an impossible size")
         self.check_times(events.time_us, key)
         if self.max_entries is not None and len(entries) >= self.max_entries:
             self.warnings.append(

@@ -3,7 +3,7 @@
     python tests/benchmarks/whatif_truth.py DIR [--from c0|c1] [--quick]
 
 DIR holds recordings (``NAME.pickle.xz``, ``NAME.c0.pickle.xz`` …) and ``truth.json``: a list of rows, or
-``{"rows": [...]}``, with `workload`, `conf`, `cap_gib`, peaks, `num_alloc_retries`, `num_ooms`, `oom_message`. Every row
+``{"rows": [...]}``, with `workload`, `conf`, `cap_gib`, peaks, `num_alloc_retries`, `num_ooms`, `oom_message`. A row
 is predicted from the workload's recording; rows of folders below DIR are included. Nothing is asserted; misses are
 listed.
 """

@@ -125,6 +125,9 @@ class Naive:
         self.blocks = merged
 
     def empty_cache(self):
+        # torch waits for the other streams first.
+        for block in [b for b in self.blocks if b.state == "active_pending_free"]:
+            self.complete(block)
         for segment in sorted({b.segment for b in self.blocks}):
             inside = [b for b in self.blocks if b.segment == segment]
             if len(inside) == 1 and inside[0].state == "inactive":
