@@ -8,11 +8,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic import _reports
+from gpumem_magic._errors import RecordingError
 from gpumem_magic.recording.devices import check_device
 from gpumem_magic.recording.model import Cell
 from gpumem_magic.recording.options import RecordOptions
 from gpumem_magic.recording.outcome import classify
 from gpumem_magic.recording.recorder import Recorder
+from gpumem_magic.trace.collector import paused_collector
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -74,26 +76,34 @@ class record:  # noqa: N801 - used as a function: `with record():`
         self._file = ""
         # Before Python 3.12, lines are known only where IPython lets us change the code before it is compiled.
         has_lines = stacks != "none" and hasattr(sys, "monitoring")
-        self._recorder = Recorder(options, start_marks=self._start_marks if has_lines else None)
+        recorder = Recorder(options, start_marks=self._start_marks if has_lines else None)
+        self._recorder: Recorder | None = recorder
         if stacks == "lines" and not has_lines:
-            self._recorder.notes.info("lines outside a notebook need Python 3.12; on CUDA, stacks='python' names them")
+            recorder.notes.info("lines outside a notebook need Python 3.12; on CUDA, stacks='python' names them")
 
     def __enter__(self) -> Self:
         frame = inspect.currentframe()
         caller = frame and frame.f_back
         self._file = caller.f_code.co_filename if caller is not None else ""
+        if self._recorder is None:
+            raise RecordingError("this recording has ended; make a new one with gpumem_magic.record()")
         self._recorder.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._recorder.end()
+        recorder, self._recorder = self._recorder, None
+        if recorder is None:
+            return
+        recorder.end()
         source = "".join(linecache.getlines(self._file))
         cell = Cell(execution_count=None, label=self._label, source=source, filenames=(self._file,))
-        self.report = _reports.build(self._recorder.stop(cell, *classify(error)))
+        with paused_collector():
+            self.report = _reports.build(recorder.stop(cell, *classify(error)))
 
     def _start_marks(self) -> LineMarks:
         from gpumem_magic.recording import marks
 
-        return marks.start(lambda filename: filename == self._file, progress=self._recorder.progress)
+        progress = None if self._recorder is None else self._recorder.progress
+        return marks.start(lambda filename: filename == self._file, progress=progress)

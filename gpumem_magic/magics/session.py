@@ -17,6 +17,7 @@ from gpumem_magic.magics.arguments import find_magic_line
 from gpumem_magic.magics.cells import Cells, running_number
 from gpumem_magic.magics.code import compile_body
 from gpumem_magic.magics.timeit_runs import counted_timeit
+from gpumem_magic.trace.collector import paused_collector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -103,8 +104,14 @@ class Session:
     def after_cell(self, result: Any) -> None:
         """End what the cell measured, and show it."""
         frame = self._take(result)
-        if frame is None:
-            return
+        if frame is not None and (frame.native is not None or frame.nested):
+            # Snapshot and trace are hundreds of thousands of objects that a collection would only walk over.
+            with paused_collector():
+                self._finish(frame, result)
+        if self._closing is not None and self.is_idle:
+            self._closing()
+
+    def _finish(self, frame: _Frame, result: Any) -> None:
         measurement = frame.native
         if measurement is not None:
             if result is not None and result.error_before_exec is not None:
@@ -112,8 +119,6 @@ class Session:
             else:
                 error = KeyboardInterrupt() if result is None else result.error_in_exec
                 measurement.finish(error, self._cell(measurement, frame, result))
-        if self._closing is not None and self.is_idle:
-            self._closing()
         cell = self._cell_id(frame.info)
         for number, shown in enumerate(_measurements([frame])):
             shown.show(None if cell is None else (cell, number))
