@@ -118,7 +118,7 @@ class _Panel:
     def _bands(self) -> None:
         """Paint from the top layer down, each down to the axis: the next covers what is below, without hairlines."""
         x, bands = self.scene.x, self.scene.bands
-        if not len(x):
+        if not len(x) or not bands:
             return
         if self.scene.stepped:
             spikes = self.scene.highest

@@ -44,6 +44,14 @@ def test_it_draws_and_warns_of_nothing(name, caplog, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_first_request_that_failed_is_a_picture_too():
+    story = Story()
+    story.at(10).oom(300 * MIB, MIB)
+    device = analyse_device(story.device(), story.history(), make_documents.context(story, end=100))
+    image = pixels(report_png(make_documents.analysis([device])))
+    assert near(image, "#b3121d").sum() > 500
+
+
 def test_bands_have_the_views_colours():
     image = pixels(report_png(make_documents.complete()))
     # line 2, line 3, what was there before: the slots of labextension/src/view/draw/palette.ts.

@@ -47,7 +47,7 @@ def test_a_broken_matplotlib_costs_the_picture_only(monkeypatch, tmp_path):
     report = Report(make_documents.gap())
     data, _ = report.static_bundle()
     assert set(data) == {"text/plain"}
-    assert data["text/plain"].endswith("! no picture: matplotlib failed (RuntimeError: cannot load font)")
+    assert data["text/plain"].endswith("! no picture: drawing it failed (RuntimeError: cannot load font)")
     assert report.save(tmp_path).is_file()
 
 
