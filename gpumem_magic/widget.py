@@ -167,7 +167,7 @@ def display(report: Report, cell_key: Hashable = None) -> None:
     if report.drawable and can_show_widgets():
         try:
             widget = report_widget(report)
-        except (GpumemError, ImportError) as error:
+        except Exception as error:  # noqa: BLE001 - a widget stack that fails must not cost the report
             # The picture is there; why nothing more is belongs under it.
             data["text/plain"] += f"\n  ! no interactive view: {error}"
         else:
