@@ -194,7 +194,7 @@ function mergeSteps(changeTime: Float64Array, changes: number, lives: Lifetimes,
   };
   for (let change = 0; change < changes; change++) {
     const now = changeTime[change] as number;
-    flushEdges(now);
+    if (nextEdge < edges.owner.length) flushEdges(now);
     while (nextEnd < byEnd.length && end[byEnd[nextEnd] as number] === change) {
       const id = byEnd[nextEnd++] as number;
       time[count] = now;

@@ -162,8 +162,9 @@ kbd { font: 11px var(--gm-code); border: 1px solid var(--gm-border); border-bott
 .gm.narrow .picture { height: 240px; }
 .gm.narrow .search input { width: 120px; }
 .gm.narrow td, .gm.narrow th { padding-inline: 4px; }
-.gm.narrow td.source { width: 40%; }
-.gm.narrow td.where { max-width: 170px; }
+.gm.narrow td.source { width: 60%; }
+.gm.narrow td.where { max-width: 120px; width: 1%; }
+.gm.narrow .plain td.where { max-width: 200px; }
 .gm.narrow .legend button { max-width: 180px; }
 .gm.narrow .sheet dl { grid-template-columns: 1fr; gap: 0; }
 .gm.narrow .sheet dd { margin-bottom: 5px; }
