@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -29,6 +30,8 @@ def main() -> int:
     int
         The exit code: 0 when every step passed.
     """
+    # A shell that runs this in the background has it ignored, and so would every program that the tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     environment = _environment()
     problems = _find_chromium(environment)
     python = [sys.executable, "-m"]
