@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpumem_magic import _reports
 from gpumem_magic._format import format_bytes, format_count
 from gpumem_magic.magics.interrupts import interrupt_deferred
-from gpumem_magic.magics.live import LiveLine
+from gpumem_magic.magics.live import live_line_for
 from gpumem_magic.magics.show import show_report
 from gpumem_magic.magics.warmup import warm_up_later
 from gpumem_magic.recording.model import Cell, Note
@@ -62,13 +62,13 @@ class Measurement:
         self._shell = shell
         self.request = request
         self._cells = cells
-        self._live = LiveLine(shell)
+        self._live = None if request.quiet else live_line_for(shell)
         self._runs = 0
         self._is_running = False
         self._recording: Recording | None = None
         self._recorder = Recorder(
             request.record,
-            live=self._live.show if self._live.is_possible and not request.quiet else None,
+            live=None if self._live is None else self._live.show,
             start_marks=None if request.record.stacks == "none" else self._start_marks,
         )
 
@@ -95,7 +95,8 @@ class Measurement:
         with interrupt_deferred():
             self.hooks.close()
             recording = self._recorder.stop(cell, *classify(error))
-            self._live.clear()
+            if self._live is not None:
+                self._live.clear()
         if recording.marks is not None and cell.filenames and self.lines_above:
             recording = replace(recording, marks=_lowered(recording.marks, cell.filenames[0], self.lines_above))
         self._recording = recording
