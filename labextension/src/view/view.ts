@@ -269,7 +269,7 @@ class Parts {
     }
     this.#sheet = helpSheet(() => this.#toggleHelp());
     this.#root.append(this.#sheet);
-    this.#sheet.focus();
+    this.#sheet.focus({ preventScroll: true });
   }
 
   #follow(change: Parameters<Parameters<Session['subscribe']>[0]>[0]): void {

@@ -145,7 +145,7 @@ tr:hover .copy, tr:focus-within .copy, tr:focus .copy { visibility: visible; }
 .sheet { position: absolute; z-index: ${Z.sheet}; inset: 8px; overflow: auto; padding: 14px 18px; background: var(--gm-raised); border: 1px solid var(--gm-border);
   border-radius: 9px; box-shadow: 0 8px 32px rgb(0 0 0 / .3); }
 .sheet h3 { margin: 0 0 8px; font-size: 15px; }
-.sheet dl { display: grid; grid-template-columns: max-content 1fr; gap: 3px 16px; margin: 0 0 10px; font-size: 12.5px; }
+.sheet dl { display: grid; grid-template-columns: max-content 1fr max-content 1fr; gap: 3px 16px; margin: 0 0 10px; font-size: 12.5px; }
 .sheet dt { white-space: nowrap; }
 .sheet dd { margin: 0; }
 kbd { font: 11px var(--gm-code); border: 1px solid var(--gm-border); border-bottom-width: 2px; border-radius: 4px; padding: 0 5px; background: var(--gm-bg); }
