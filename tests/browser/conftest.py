@@ -135,7 +135,7 @@ def _environment(home: Path, extra: Mapping[str, str]) -> dict[str, str]:
     # The news pop-up goes to the network and sits in every screenshot.
     disabled = {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}
     (config / "labconfig" / "page_config.json").write_text(json.dumps(disabled))
-    server = {"ServerApp": {"jpserver_extensions": {"gpumem_magic.server": True}}}
+    server = {"ServerApp": {"jpserver_extensions": {"gpumem_magic": True}}}
     (config / "jupyter_server_config.d").mkdir()
     (config / "jupyter_server_config.d" / "gpumem_magic.json").write_text(json.dumps(server))
     return {

@@ -256,7 +256,7 @@ def test_a_server_without_the_package_is_told_what_to_install(
     start_jupyter: Callable[..., Any], page: Any, watch: Any
 ) -> None:
     watch.allowed.append(FAILED_REQUEST)
-    server = start_jupyter("lab", args=["--ServerApp.jpserver_extensions={'gpumem_magic.server': False}"])
+    server = start_jupyter("lab", args=["--ServerApp.jpserver_extensions={'gpumem_magic': False}"])
     server.open(page)
     page.evaluate("async () => { await window.jupyterapp.commands.execute('gpumem-magic:open'); }")
     banner = page.locator(".gpumem-banner[data-level=error]")
