@@ -66,6 +66,7 @@ class _TerminalLine:
         self._stream = stream
         self._lock = threading.RLock()
         self._shown = False
+        self._shadowed: dict[TextIO, Any] = {}
 
     def show(self, text: str) -> None:
         # A line that wraps could not be wiped.
@@ -75,16 +76,15 @@ class _TerminalLine:
             self._stream.write(text if len(text) <= width else text[: width - 1] + "…")
             self._stream.flush()
             self._shown = True
-            for stream in self._streams():
-                # Shadows the method on this one object until the next write.
-                stream.write = self._wiping(stream)  # type: ignore[method-assign]
+            for stream in (self._stream, sys.stderr):
+                if stream is not None and stream not in self._shadowed:
+                    # Shadows the method on this one object until the next write; others may have done so before us.
+                    self._shadowed[stream] = vars(stream).get("write")
+                    stream.write = self._wiping(stream)  # type: ignore[method-assign]
 
     def clear(self) -> None:
         with self._lock:
             self._wipe()
-
-    def _streams(self) -> list[TextIO]:
-        return [self._stream] if sys.stderr is None or sys.stderr is self._stream else [self._stream, sys.stderr]
 
     def _wiping(self, stream: TextIO) -> Any:
         def write(text: str) -> int:
@@ -98,7 +98,11 @@ class _TerminalLine:
         if not self._shown:
             return
         self._shown = False
-        for stream in self._streams():
-            vars(stream).pop("write", None)
+        for stream, write in self._shadowed.items():
+            if write is None:
+                del vars(stream)["write"]
+            else:
+                stream.write = write  # type: ignore[method-assign]
+        self._shadowed.clear()
         self._stream.write(_ERASE)
         self._stream.flush()
