@@ -33,7 +33,7 @@ def live_line_for(shell: Any) -> LiveLine | None:
     if hasattr(shell, "kernel"):
         return _NotebookLine(shell.display_pub) if can_show_widgets() else None
     stream = sys.stdout
-    return _TerminalLine(stream) if stream is not None and stream.isatty() else None
+    return _TerminalLine(stream) if hasattr(stream, "__dict__") and stream.isatty() else None
 
 
 class _NotebookLine:
