@@ -116,12 +116,15 @@ def read_request(parse: Callable[[str], Any], arguments: str, check: Callable[[R
     found = parse(without_comment(arguments))
     try:
         options = RecordOptions(
-            device=found.device, stacks=found.stacks, max_entries=found.max_entries, label=found.label
+            device=_unquoted(found.device),
+            stacks=found.stacks,
+            max_entries=found.max_entries,
+            label=_unquoted(found.label),
         )
         check(options)
         return Request(
             record=options,
-            export=None if found.export is None else _export_path(found.export),
+            export=None if found.export is None else _export_path(_unquoted(found.export)),
             top=max(1, found.top),
             quiet=found.quiet,
         )
@@ -129,8 +132,15 @@ def read_request(parse: Callable[[str], Any], arguments: str, check: Callable[[R
         raise UsageError(f"%%gpumem: {error}") from None
 
 
+def _unquoted(value: Any) -> Any:
+    # IPython splits a magic's line at blanks outside quotes, and leaves the quotes where they are.
+    if isinstance(value, str) and len(value) > 1 and value[0] == value[-1] and value[0] in _QUOTES:
+        return value[1:-1]
+    return value
+
+
 def _export_path(given: str) -> Path:
-    path = Path(given.strip("\"'")).expanduser()
+    path = Path(given).expanduser()
     if path.suffix == "":
         path = path.with_suffix(".html")
     if path.suffix.lower() not in {".html", ".htm"}:
