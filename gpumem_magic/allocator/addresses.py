@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left, insort
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gpumem_magic.allocator.settings_model import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpumem_magic.allocator.foreign import Foreign
 
 __all__ = ["AddressModel", "BumpDown", "BumpUp", "Driver", "Scattered"]
 
@@ -19,8 +24,8 @@ _CONTEXT_HOLES = (24 * MIB, 2 * MIB)
 class AddressModel(Protocol):
     """Gives addresses to segments from cudaMalloc."""
 
-    def take(self, size: int) -> int:
-        """Return the address of a new segment of `size` bytes."""
+    def take(self, size: int, event: int) -> int:
+        """Return the address of a new segment of `size` bytes, asked for at event number `event`."""
 
     def give_back(self, address: int, size: int) -> None:
         """Take a segment back."""
@@ -40,9 +45,11 @@ class Driver:
     jitter
         Seed of small disturbances: one placement in 16 skips the holes, as when a library of the process took them.
         None for none.
+    foreign
+        Further holes, each from its event on, above everything else.
     """
 
-    def __init__(self, jitter: int | None = None) -> None:
+    def __init__(self, jitter: int | None = None, foreign: Sequence[Foreign] = ()) -> None:
         self._holes: dict[int, list[tuple[int, int]]] = {}  # chunk → (address, size) of holes, ascending
         self._sizes: dict[int, int] = {}  # chunk → size, in order of creation
         self._with_holes: list[int] = []  # numbers of chunks with holes, ascending = oldest first
@@ -51,11 +58,15 @@ class Driver:
         self._created = 0
         self._ordered: list[int] = []  # chunk addresses ascending
         self._random = random.Random(jitter) if jitter is not None else None  # noqa: S311 (no secret)
+        self._foreign = sorted(foreign, reverse=True)
+        self._above = _TOP
         for hole in _CONTEXT_HOLES:
             self._new_chunk(_CHUNK - hole)
 
-    def take(self, size: int) -> int:
-        """Return the address of a new segment of `size` bytes."""
+    def take(self, size: int, event: int) -> int:
+        """Return the address of a new segment of `size` bytes, asked for at event number `event`."""
+        while self._foreign and self._foreign[-1].event <= event:
+            self._add_foreign(self._foreign.pop().size)
         if self._random is None or self._random.random() > 1 / 16:
             for number in reversed(self._with_holes):
                 chunk = self._address[number]
@@ -93,22 +104,31 @@ class Driver:
         elif not had_holes:
             insort(self._with_holes, number)
 
+    def _add_foreign(self, hole: int) -> None:
+        # One chunk of it is in use by others, so that it never goes back.
+        self._add_chunk(self._above, hole + _CHUNK, self._above, hole)
+        self._above += hole + 2 * _CHUNK
+
     def _new_chunk(self, size: int) -> int:
         whole = (size + _CHUNK - 1) // _CHUNK * _CHUNK
         end = _TOP
         for chunk in reversed(self._ordered):
+            if chunk >= _TOP:
+                continue
             if end - (chunk + self._sizes[chunk]) > whole:
                 break
             end = chunk
-        address = end - whole
+        self._add_chunk(end - whole, whole, end - whole + size, whole - size)
+        return end - whole
+
+    def _add_chunk(self, address: int, size: int, hole: int, length: int) -> None:
         self._created += 1
         insort(self._ordered, address)
-        self._sizes[address] = whole
+        self._sizes[address] = size
         self._number[address], self._address[self._created] = self._created, address
-        self._holes[address] = [(address + size, whole - size)] if whole > size else []
-        if whole > size:
+        self._holes[address] = [(hole, length)] if length else []
+        if length:
             self._with_holes.append(self._created)
-        return address
 
 
 class BumpDown:
@@ -117,8 +137,8 @@ class BumpDown:
     def __init__(self) -> None:
         self._next = _TOP
 
-    def take(self, size: int) -> int:
-        """Return the address of a new segment of `size` bytes."""
+    def take(self, size: int, event: int) -> int:  # noqa: ARG002 (time is no matter)
+        """Return the address of a new segment of `size` bytes, asked for at event number `event`."""
         self._next -= size
         return self._next
 
@@ -132,8 +152,8 @@ class BumpUp:
     def __init__(self) -> None:
         self._next = _BOTTOM
 
-    def take(self, size: int) -> int:
-        """Return the address of a new segment of `size` bytes."""
+    def take(self, size: int, event: int) -> int:  # noqa: ARG002 (time is no matter)
+        """Return the address of a new segment of `size` bytes, asked for at event number `event`."""
         self._next += size
         return self._next - size
 
@@ -152,8 +172,8 @@ class Scattered:
         self._random = random.Random(seed)  # noqa: S311 (no secret)
         self._used: set[int] = set()
 
-    def take(self, size: int) -> int:  # noqa: ARG002 (a slot holds every size)
-        """Return the address of a new segment of `size` bytes."""
+    def take(self, size: int, event: int) -> int:  # noqa: ARG002 (a slot holds every size, at any time)
+        """Return the address of a new segment of `size` bytes, asked for at event number `event`."""
         slot = self._random.randrange(1, self._SLOTS)
         while slot in self._used:
             slot = self._random.randrange(1, self._SLOTS)

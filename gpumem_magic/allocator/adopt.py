@@ -104,7 +104,7 @@ class _Owners:
         self._sizes = history.lifetimes.size
         events = device.events
         pages = (events.action == Action.SEGMENT_MAP) | (events.action == Action.SEGMENT_UNMAP)
-        self._pages = events.addr[pages].astype(np.int64)
+        self._pages = events.addr[pages]
         self._page_streams = events.stream[pages]
 
     def group(self, start: int, size: int) -> int | None:
@@ -122,5 +122,6 @@ class _Owners:
 
     def virtual_base(self, start: int, group: int) -> int:
         stream = self._program.groups[group // 2][1]
-        near = (self._page_streams == stream) & (self._pages < start) & (self._pages > start - _REACH)
-        return int(self._pages[near].min(initial=start))
+        top = np.uint64(start)
+        near = (self._page_streams == stream) & (self._pages < top) & (top - self._pages < np.uint64(_REACH))
+        return int(self._pages[near].min(initial=top))

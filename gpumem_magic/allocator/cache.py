@@ -130,9 +130,9 @@ class Cache:
         if self._is_traced:
             self.steps.append(SegmentStep(self.step, action, at, size))
 
-    def _take_segment(self, size: int) -> tuple[int, int]:
+    def _take_segment(self, size: int, event: int) -> tuple[int, int]:
         """Get a segment from cudaMalloc: a block outside every list."""
-        at = self._addresses.take(size)
+        at = self._addresses.take(size, event)
         self._enclose(at, size)
         self._free_at[at] = size
         self._free_end[at + size] = at

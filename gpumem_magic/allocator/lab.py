@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpumem_magic._errors import SnapshotError
 from gpumem_magic.allocator.bounds import find_bound
 from gpumem_magic.allocator.fallback import requests_with_fallback
+from gpumem_magic.allocator.foreign import find_foreign
 from gpumem_magic.allocator.program import extract
 from gpumem_magic.allocator.replay import history
 from gpumem_magic.allocator.settings_model import from_torch
@@ -67,7 +68,9 @@ class Lab:
         conf = trace.settings.get("PYTORCH_CUDA_ALLOC_CONF")
         self.conf = conf if isinstance(conf, str) else ""
         fallbacks = requests_with_fallback(self.history, trace.stacks) if limit is not None else frozenset()
-        self._explorer = Explorer(self.program, limit=limit, fallbacks=fallbacks, processes=processes)
+        self._explorer = Explorer(
+            self.program, limit=limit, fallbacks=fallbacks, foreign=find_foreign(device), processes=processes
+        )
 
     @property
     def begins_empty(self) -> bool:

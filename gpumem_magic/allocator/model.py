@@ -279,7 +279,7 @@ class Model(Cache):
             return None
         if self.settings.expandable_segments:
             return self._extend(size, group)
-        return self._take_segment(segment)
+        return self._take_segment(segment, int(self.program.events[self.step]))
 
     def _judge_tie(self, free: list[int], index: int) -> None:
         """Note when the lowest address decides between blocks that are not alike, so that the driver's order matters.

@@ -50,7 +50,7 @@ class Recorded:
         for region in regions:
             self._hold(region.start, region.size)
 
-    def take(self, size: int) -> int:
+    def take(self, size: int, event: int) -> int:  # noqa: ARG002 (the order is all that counts)
         """Return the address of the next recorded segment."""
         address = next(self._native, None)
         if address is None or self._overlaps(address, size):

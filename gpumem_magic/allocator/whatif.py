@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpumem_magic.allocator.addresses import AddressModel
+    from gpumem_magic.allocator.foreign import Foreign
     from gpumem_magic.allocator.model import Failure
     from gpumem_magic.allocator.program import Program
 
@@ -32,9 +33,8 @@ __all__ = ["Death", "Explorer", "Prediction"]
 
 _PLAIN = AllocatorSettings()
 # The range: the driver with small disturbances, and orders that no driver was seen to use but that bound it.
-_ENSEMBLE: tuple[Callable[[], AddressModel], ...] = (
-    partial(Driver, jitter=1),
-    partial(Driver, jitter=2),
+_JITTERS = (1, 2)
+_OTHER_ORDERS: tuple[Callable[[], AddressModel], ...] = (
     BumpDown,
     BumpUp,
     partial(Scattered, 1),
@@ -44,7 +44,7 @@ _ENSEMBLE: tuple[Callable[[], AddressModel], ...] = (
 )
 # Programs of more operations are replayed with fewer orders: one of each kind.
 _LARGE = 100_000
-_SMALL_ENSEMBLE = (BumpDown, partial(Scattered, 1))
+_FEW_ORDERS: tuple[Callable[[], AddressModel], ...] = (BumpDown, partial(Scattered, 1))
 # When deferred frees complete is a matter of timing: at once, half as late, half as late again, twice as late.
 _DELAYS = (0.0, 0.5, 1.5, 2.0)
 # Starting a process costs about 0.3 s, the time in which one replays 200,000 operations.
@@ -133,6 +133,8 @@ class Explorer:
         Most bytes that may be reserved, None for no limit.
     fallbacks
         Lifetimes whose request cuDNN answers a failure of with another algorithm.
+    foreign
+        Holes that the recording shows (see `Driver`).
     processes
         How many processes may replay at once, where that is worth their start. More than one only from a program of
         our own: a notebook's kernel must not be forked or run twice.
@@ -144,11 +146,16 @@ class Explorer:
         *,
         limit: int | None = None,
         fallbacks: frozenset[int] = frozenset(),
+        foreign: Sequence[Foreign] = (),
         processes: int = 1,
     ) -> None:
         self.program = program
         self.limit = limit
         self._processes = processes
+        self._driver = partial(Driver, foreign=tuple(foreign))
+        self._ensemble = _FEW_ORDERS
+        if len(program.codes) <= _LARGE:
+            self._ensemble = (*(partial(self._driver, jitter=seed) for seed in _JITTERS), *_OTHER_ORDERS)
         self._plain_sizes = round_sizes(program.requested, _PLAIN)
         self._answers: dict[AllocatorSettings, Prediction] = {}
         timings = [program]
@@ -165,10 +172,12 @@ class Explorer:
         effective = [self.effective(one) for one in settings]
         open_ = [one for one in dict.fromkeys(effective) if one not in self._answers]
         with self._player(len(open_)) as play:
-            points = dict(zip(open_, play([_Run(0, one, Driver) for one in open_]), strict=True))
-            ensemble = _ENSEMBLE if len(self.program.codes) <= _LARGE else _SMALL_ENSEMBLE
+            points = dict(zip(open_, play([_Run(0, one, self._driver) for one in open_]), strict=True))
+            ensemble = self._ensemble
             others = [_Run(0, one, create) for one in open_ if points[one].has_ties for create in ensemble]
-            others += [_Run(timing, one, Driver) for one in open_ for timing in range(1, len(self._bench.programs))]
+            others += [
+                _Run(timing, one, self._driver) for one in open_ for timing in range(1, len(self._bench.programs))
+            ]
             outcomes = list(zip(others, play(others), strict=True))
         for one in open_:
             runs = [points[one], *(outcome for run, outcome in outcomes if run.settings == one)]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gpumem_magic.allocator.addresses import BumpDown, BumpUp, Driver, Scattered
+from gpumem_magic.allocator.foreign import Foreign, find_foreign
 from gpumem_magic.allocator.lab import Lab
 from gpumem_magic.allocator.model import Model
 from gpumem_magic.allocator.program import Op, Program
@@ -226,21 +227,34 @@ def test_what_failed_in_the_recording_is_asked_for_again():
 
 def test_driver_places_segments_as_it_was_seen_to():
     driver = Driver()
-    hole = driver.take(20 * MIB)
-    first = driver.take(20 * MIB)
-    second = driver.take(24 * MIB)
+    hole = driver.take(20 * MIB, 0)
+    first = driver.take(20 * MIB, 0)
+    second = driver.take(24 * MIB, 0)
     # Holes of the context first, then new chunks of 32 MiB downwards, then the hole of the newest chunk that has one.
     assert hole > first == second + 32 * MIB
-    assert driver.take(8 * MIB) == second + 24 * MIB
-    assert driver.take(12 * MIB) == first + 20 * MIB
-    third = driver.take(30 * MIB)
+    assert driver.take(8 * MIB, 0) == second + 24 * MIB
+    assert driver.take(12 * MIB, 0) == first + 20 * MIB
+    third = driver.take(30 * MIB, 0)
     assert third == second - 32 * MIB
     # A chunk that is wholly free goes back, and its gap is used only for what is strictly smaller.
     driver.give_back(third, 30 * MIB)
-    assert driver.take(30 * MIB) == third
-    low = driver.take(60 * MIB)
+    assert driver.take(30 * MIB, 0) == third
+    low = driver.take(60 * MIB, 0)
     driver.give_back(third, 30 * MIB)
-    assert driver.take(32 * MIB) == low - 32 * MIB
+    assert driver.take(32 * MIB, 0) == low - 32 * MIB
+
+
+def test_driver_fills_what_others_leave_from_its_time_on():
+    driver = Driver(foreign=[Foreign(10, 96 * MIB)])
+    usual = [driver.take(40 * MIB, 9) for _ in range(2)]
+    inside = [driver.take(40 * MIB, 10) for _ in range(3)]
+    # Two fit, from its lowest address on; the third is placed as usual.
+    assert inside[0] > max(usual)
+    assert inside[1] == inside[0] + 40 * MIB
+    assert inside[2] == min(usual) - 64 * MIB
+    driver.give_back(inside[0], 40 * MIB)
+    assert driver.take(16 * MIB, 11) == inside[2] + 40 * MIB
+    assert driver.take(30 * MIB, 11) == inside[0]
 
 
 @pytest.mark.parametrize("create", [Driver, lambda: Driver(3), BumpDown, BumpUp, lambda: Scattered(5)])
@@ -254,9 +268,15 @@ def test_no_address_model_overlaps(create):
             model.give_back(at, held.pop(at))
         else:
             size = int(generator.choice([2, 20, 20, 24, 34, 130])) * MIB
-            at = model.take(size)
+            at = model.take(size, 0)
             assert all(at + size <= other or other + length <= at for other, length in held.items())
             held[at] = size
+
+
+def test_holes_of_programs_with_streams_are_found(load):
+    assert [hole.size // MIB for hole in find_foreign(load("fuzz7.c0").devices[0])] == [416]
+    assert find_foreign(load("fuzz3.c0").devices[0]) == ()
+    assert find_foreign(load("fuzz3.c1").devices[0]) == ()
 
 
 def test_recordings_are_repeated_to_every_address(recording, load):
