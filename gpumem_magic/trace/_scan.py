@@ -91,7 +91,8 @@ def check_opcodes(data: bytes) -> None:
     position = 0
     other_tuples = 0
     while True:
-        found = match(data, position)
+        # A length of 8 bytes can point beyond what `match` takes as a position.
+        found = match(data, position) if position < len(data) else None
         if found is not None:
             position = found.end()
         if position >= len(data):

@@ -161,6 +161,11 @@ def test_a_huge_memo_is_refused(tmp_path):
         assert "no snapshot holds" in refusal(write(tmp_path, data))
 
 
+def test_lengths_beyond_the_file_are_a_cut(tmp_path):
+    for opcode, length in ((b"\x8d", b"\xff" * 8), (b"X", b"\xff" * 4), (b"\x8c", b"\xff")):
+        assert "cut off" in refusal(write(tmp_path, b"\x80\x04" + opcode + length + b"abc."))
+
+
 def test_deep_nesting_neither_crashes_nor_hangs(tmp_path):
     lists = b"\x80\x04" + b"]" + b"]" * 100_000 + b"a" * 100_000 + b"."
     assert "unknown shape" in refusal(write(tmp_path, lists))
