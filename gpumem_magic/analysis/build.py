@@ -130,7 +130,8 @@ def analyse(recording: Recording) -> Analysis:
         devices = _analyse_events(recording, trace, notes)
     elif recording.source is SourceKind.COUNTERS:
         devices = analyse_counters(recording)
-    if recording.truncated and devices:
+    # The recorder says what was lost, and of which end; a recording made elsewhere may not.
+    if recording.truncated and devices and not any(note.level == "warning" for note in recording.notes):
         notes.append(Note("warning", OVERFLOW))
     shown = _by_peak(_mark_exception(device, recording) for device in devices)
     drawable = any(_moves(device) for device in shown)
