@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +22,8 @@ __all__ = ["Bound", "find_bound"]
 
 # Placing every block with the whole future known takes k comparisons for block k.
 _MAX_OFFLINE = 6000
+# Gaps looked at for one request: the lowest ones. Without a bound a badly fragmented program would take minutes.
+_MAX_GAPS = 500
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ def _first_fit(program: Program, sizes: NDArray[np.int64]) -> int:
     for code, number in program.steps():
         size = size_of[number] if code in {alloc, *frees} else 0
         if code == alloc:
-            for index, start in enumerate(gaps):
+            for index, start in enumerate(islice(gaps, _MAX_GAPS)):
                 have = length[start]
                 if have >= size:
                     del gaps[index], length[start]
