@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from gpumem_magic import _reports
 from gpumem_magic._format import format_bytes, format_count
-from gpumem_magic.magics.interrupts import interrupt_deferred
 from gpumem_magic.magics.live import live_line_for
 from gpumem_magic.magics.show import show_report
 from gpumem_magic.magics.warmup import warm_up_later
+from gpumem_magic.recording.interrupts import interrupt_deferred
 from gpumem_magic.recording.model import Cell, Note
 from gpumem_magic.recording.notes import one_line
 from gpumem_magic.recording.outcome import classify

@@ -12,6 +12,7 @@ nothing was recorded.
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import itertools
 import re
@@ -20,6 +21,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic._format import format_count
+from gpumem_magic.recording.interrupts import interrupt_deferred
 from gpumem_magic.recording.model import SourceKind
 from gpumem_magic.recording.quiet import stderr_without
 from gpumem_magic.recording.source import Evidence
@@ -58,10 +60,24 @@ _WATCH_SECONDS = 0.1
 _jobs: deque[Callable[[], None]] = deque()
 
 
+# Seconds in which the callback below has surely returned.
+_PRESS_AGAIN_SECONDS = 0.02
+
+
 def _run_jobs(_: object) -> int:
-    while _jobs:
-        _jobs.popleft()()
+    try:
+        with interrupt_deferred():
+            while _jobs:
+                _jobs.popleft()()
+    except KeyboardInterrupt:
+        # A C callback cannot raise into the cell, so the button is pressed again when it is back there.
+        call_every(0, _press_again, delay=_PRESS_AGAIN_SECONDS)
     return 0
+
+
+def _press_again() -> bool:
+    _thread.interrupt_main()
+    return False
 
 
 _PENDING_CALL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_run_jobs)

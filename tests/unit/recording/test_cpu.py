@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
+import signal
 import threading
 import time
 
 import numpy as np
 import pytest
 
+from gpumem_magic.recording import cpu
 from gpumem_magic.recording.cpu import CpuSource
 from gpumem_magic.recording.model import Cell, Outcome, SourceKind
 from gpumem_magic.recording.notes import Notes
@@ -228,3 +231,22 @@ def test_a_fork_inside_a_recording_leaves_the_child_alone():
         warnings.simplefilter("ignore", DeprecationWarning)  # forks beside threads, which torch itself has
         recording, _ = record(run)
     assert events_of(recording).size.tolist() == [KIB]
+
+
+def test_an_interrupt_while_events_are_counted_reaches_the_cell():
+    counted = []
+
+    def press_while_counting():
+        signal.raise_signal(signal.SIGINT)
+        counted.append(True)
+
+    cpu._jobs.append(press_while_counting)
+    ctypes.pythonapi.Py_AddPendingCall(cpu._PENDING_CALL, None)
+    with pytest.raises(KeyboardInterrupt):
+        _wait_in_many_bytecodes()
+    assert counted == [True]
+
+
+def _wait_in_many_bytecodes():
+    for _ in range(1000):
+        time.sleep(0.01)
