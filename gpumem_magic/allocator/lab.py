@@ -10,7 +10,7 @@ from gpumem_magic.allocator.bounds import find_bound
 from gpumem_magic.allocator.fallback import requests_with_fallback
 from gpumem_magic.allocator.foreign import find_foreign
 from gpumem_magic.allocator.program import extract
-from gpumem_magic.allocator.replay import history
+from gpumem_magic.allocator.replay import history, reserved_bytes
 from gpumem_magic.allocator.settings_model import from_torch
 from gpumem_magic.allocator.verify import verify
 from gpumem_magic.allocator.whatif import Explorer
@@ -33,7 +33,7 @@ def most_used(trace: Trace) -> DeviceTrace:
     candidates = [device for device in trace.devices if device.kind in {"cuda", "xpu"}]
     if not candidates:
         raise SnapshotError("the recording has no device with torch's caching allocator, so no setting to compare")
-    return max(candidates, key=lambda device: int(history(device, trace.settings).reserved.max()))
+    return max(candidates, key=lambda device: int(reserved_bytes(device).max()))
 
 
 class Lab:
@@ -113,6 +113,10 @@ class Lab:
                 "certain. Another process may have filled the device"
             )
         return tuple(lines)
+
+    def examine(self) -> None:
+        """Find `first_deviation` and `bound` now."""
+        _ = self.first_deviation, self.bound
 
     def predict(self, settings: AllocatorSettings) -> Prediction:
         """Replay the program under `settings`."""

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpumem_magic.allocator.history import Lifetimes
-    from gpumem_magic.trace.model import DeviceTrace, Events
+    from gpumem_magic.trace.model import DeviceTrace
 
-__all__ = ["history"]
+__all__ = ["history", "reserved_bytes"]
 
 
 def history(device: DeviceTrace, settings: Mapping[str, object]) -> History:
@@ -79,7 +79,7 @@ class _Replay:
             follower.follow_flat()
         lifetimes = follower.lifetimes()
         count = len(events)
-        reserved = self.reserved() if self.has_segments else np.zeros(count + 1, dtype=np.int64)
+        reserved = reserved_bytes(self.device) if self.has_segments else np.zeros(count + 1, dtype=np.int64)
         return History(
             allocated=_integrate(lifetimes, lifetimes.size, lifetimes.free_event, count),
             active=_integrate(lifetimes, lifetimes.size, lifetimes.release_event, count),
@@ -91,20 +91,27 @@ class _Replay:
             warnings=follower.warnings(),
         )
 
-    def reserved(self) -> NDArray[np.int64]:
-        """Segment events summed up, so that the last value is the snapshot's."""
-        return _reserved(self.events, sum(segment.size for segment in self.device.segments), self.device.has_snapshot)
 
+def reserved_bytes(device: DeviceTrace) -> NDArray[np.int64]:
+    """Sum up segment events, so that the last value is the snapshot's.
 
-def _reserved(events: Events, final: int, has_final: bool) -> NDArray[np.int64]:  # noqa: FBT001 (one caller)
+    Returns
+    -------
+    ndarray
+        Bytes before the first event and after each, shape ``(n + 1,)``; cheap, and all that `history` does for it.
+    """
+    events = device.events
     change = np.zeros(len(events) + 1, dtype=np.int64)
     grown = (events.action == Action.SEGMENT_ALLOC) | (events.action == Action.SEGMENT_MAP)
     shrunk = (events.action == Action.SEGMENT_FREE) | (events.action == Action.SEGMENT_UNMAP)
     change[1:][grown] = events.size[grown]
     change[1:][shrunk] = -events.size[shrunk]
-    total = np.cumsum(change)
-    # Without a final state the least that is consistent was there before.
-    total += final - total[-1] if has_final else -min(int(total.min()), 0)
+    total: NDArray[np.int64] = np.cumsum(change)
+    if device.has_snapshot:
+        total += sum(segment.size for segment in device.segments) - total[-1]
+    else:
+        # Without a final state the least that is consistent was there before.
+        total -= min(int(total.min()), 0)
     return total
 
 

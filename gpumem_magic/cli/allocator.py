@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic._errors import BadUsageError
@@ -67,7 +68,11 @@ def _run_whatif(arguments: argparse.Namespace) -> int:
     device = most_used(trace) if arguments.device is None else pick_device(trace, arguments.device)
     limit = None if arguments.cap_gib is None else int(arguments.cap_gib * _GIB)
     lab = Lab(trace, device, limit=limit, processes=min(os.cpu_count() or 1, 4))
-    results = list(zip(confs, lab.predict_all(settings), strict=True))
+    with ThreadPoolExecutor(1) as beside:
+        # Large programs are replayed in processes of their own; meanwhile this one compares and bounds.
+        predictions = beside.submit(lab.predict_all, settings)
+        lab.examine()
+        results = list(zip(confs, predictions.result(), strict=True))
     if arguments.json:
         print(json.dumps(_whatif_json(lab, results)))
     else:
