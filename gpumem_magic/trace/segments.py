@@ -22,6 +22,8 @@ _STATES = {
     "active_awaiting_free": BlockState.ACTIVE_PENDING_FREE,
 }
 _MASK64 = 2**64 - 1
+# More than any address space holds, and few enough that thousands of them still add up in 64 bits.
+_LARGEST = 2**50
 
 
 class Budget:
@@ -76,7 +78,7 @@ def _segment(entry: Mapping[str, Any], stacks: StackInterner, budget: Budget, un
     for block in blocks:
         # Blocks of old snapshots have no address of their own; they follow each other without gaps.
         cursor = int(block.get("address", cursor)) & _MASK64
-        size = int(block["size"])
+        size = _size(block["size"])
         state = _STATES.get(block.get("state", ""))
         if state is None:
             unknown_states.add(str(block.get("state"))[:40])
@@ -87,7 +89,7 @@ def _segment(entry: Mapping[str, Any], stacks: StackInterner, budget: Budget, un
     converted.sort()
     return Segment(
         address=address,
-        size=int(entry["total_size"]),
+        size=_size(entry["total_size"]),
         stream=int(entry.get("stream", 0)),
         is_small=entry.get("segment_type") == "small",
         pool_id=(int(first), int(second)),
@@ -106,7 +108,14 @@ def _requested(block: Mapping[str, Any], size: int) -> tuple[int, Sequence[Mappi
         latest = history[0]
         frames = frames or latest.get("frames")
         requested = latest.get("real_size", size) if requested is None else requested
-    return int(size if requested is None else requested), frames
+    return _size(size if requested is None else requested), frames
+
+
+def _size(value: Any) -> int:
+    size = int(value)
+    if not 0 <= size <= _LARGEST:
+        raise SnapshotError("not a torch memory snapshot: a segment or block has an impossible size")
+    return size
 
 
 def read_host_segments(
@@ -117,7 +126,7 @@ def read_host_segments(
     segments = []
     for entry in entries:
         address = int(entry["address"]) & _MASK64
-        size = int(entry.get("size", entry.get("total_size", 0)))
+        size = _size(entry.get("size", entry.get("total_size", 0)))
         state = _STATES.get(entry.get("state", ""), BlockState.INACTIVE)
         requested, frames = _requested(entry, size)
         block = Block(address, size, requested, state, stacks.stack(frames))

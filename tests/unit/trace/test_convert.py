@@ -211,3 +211,12 @@ def test_columns_have_the_types_of_the_model():
         "stack": np.int32,
         "pool": np.int32,
     }
+
+
+@pytest.mark.parametrize("size", [-1, 2**70, -(2**70)])
+@pytest.mark.parametrize("key", ["total_size", "size", "requested_size"])
+def test_impossible_sizes_are_refused(key, size):
+    damaged = segment(0, (500, 512, "active_allocated"))
+    (damaged if key == "total_size" else damaged["blocks"][0])[key] = size
+    with pytest.raises(SnapshotError, match="impossible size"):
+        from_snapshot({"segments": [damaged], "device_traces": []})
