@@ -26,6 +26,8 @@ _DOCUMENT = re.compile(
 
 def is_report(path: str | os.PathLike[str]) -> bool:
     """Return whether a file begins as a report of ours does. A file that cannot be read does not."""
+    if not Path(path).is_file():  # opening a pipe would wait for its writer
+        return False
     try:
         with Path(path).open("rb") as file:
             return file.read(len(MARKER)) == MARKER

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,10 @@ def test_mistakes_are_one_line(capsys, arguments, code, text):
     error = capsys.readouterr().err
     assert text in error
     assert error.count("\n") == 1
+
+
+def test_a_pipe_is_not_waited_for(tmp_path, capsys):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert main(["diff", str(pipe), str(pipe)]) == 1
+    assert "not a regular file" in capsys.readouterr().err
