@@ -296,6 +296,9 @@ class MonitoringMarks:
         thread.count = count + 1
 
     # Events while awake
+    #
+    # At the interpreter's recursion limit there is no room for what they do. The error that says so is the cell's, not
+    # ours: the mark is lost, and the next event of other code reads the stack anew.
 
     def _on_line(self, code: CodeType, line: int) -> Any:
         try:
@@ -311,7 +314,11 @@ class MonitoringMarks:
                 return None
         except LookupError:  # a new thread, a new line, or the block is full
             pass
-        return self._line(code, line, sys._getframe(1))
+        try:  # noqa: SIM105 - suppress() is a call, for which there is no room
+            self._line(code, line, sys._getframe(1))
+        except RecursionError:
+            pass
+        return None
 
     def _line(self, code: CodeType, line: int, frame: FrameType) -> None:
         try:
@@ -325,6 +332,8 @@ class MonitoringMarks:
                 top = thread.top
             top.spot = self._spot(info, top.lines, line)
             self._write(thread, top.spot)
+        except RecursionError:
+            pass
         except Exception as error:  # noqa: BLE001 - becomes a note
             self._fail(error)
 
@@ -335,6 +344,8 @@ class MonitoringMarks:
             if info is None:
                 return _mon.DISABLE
             self._enter(info, sys._getframe(1))
+        except RecursionError:
+            pass
         except Exception as error:  # noqa: BLE001 - becomes a note
             self._fail(error)
         return None
@@ -357,6 +368,8 @@ class MonitoringMarks:
             if info is None:
                 return _mon.DISABLE
             self._resume(info, offset, sys._getframe(1))
+        except RecursionError:
+            pass
         except Exception as error:  # noqa: BLE001 - becomes a note
             self._fail(error)
         return None
@@ -373,6 +386,8 @@ class MonitoringMarks:
             info = self._codes.get(id(code)) or self._find(code)
             if info is not None:
                 self._resume(info, offset, sys._getframe(1))
+        except RecursionError:
+            pass
         except Exception as failure:  # noqa: BLE001 - becomes a note
             self._fail(failure)
 
@@ -391,7 +406,11 @@ class MonitoringMarks:
                 return None
         except LookupError:  # a new thread, or the block is full
             pass
-        return self._leave(code, sys._getframe(1))
+        try:  # noqa: SIM105 - suppress() is a call, for which there is no room
+            self._leave(code, sys._getframe(1))
+        except RecursionError:
+            pass
+        return None
 
     def _leave(self, code: CodeType, frame: FrameType) -> None:
         try:
@@ -404,13 +423,18 @@ class MonitoringMarks:
             if thread.top.below is not None:
                 thread.top = thread.top.below
             self._write(thread, thread.top.spot)
+        except RecursionError:
+            pass
         except Exception as error:  # noqa: BLE001 - becomes a note
             self._fail(error)
 
     def _on_unwind(self, code: CodeType, offset: int, error: BaseException) -> Any:
         del offset, error
-        if id(code) in self._codes:
-            self._leave(code, sys._getframe(1))
+        try:
+            if id(code) in self._codes:
+                self._leave(code, sys._getframe(1))
+        except RecursionError:
+            pass
 
     # Quiet
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -173,6 +174,15 @@ def test_recursion_without_end_keeps_few_places(notebook: Notebook) -> None:
     joined = notebook.measured("f(12)")
     assert joined.wrong() == []
     assert len(joined.marks.places) < 20
+
+
+def test_the_recursion_limit_is_the_cells_own_affair(notebook: Notebook) -> None:
+    source = "def f():\n    f()\ntry:\n    f()\nexcept RecursionError as error:\n    caught = error\nalloc()"
+    joined = notebook.measured(source)
+    caught = notebook.namespace["caught"]
+    assert caught.__context__ is None
+    assert {frame.name for frame in traceback.extract_tb(caught.__traceback__)} == {"<module>", "f"}
+    assert joined.innermost() == [7]
 
 
 def test_nothing_stays_hooked(notebook: Notebook) -> None:
