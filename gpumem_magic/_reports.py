@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from gpumem_magic.recording.model import Recording
     from gpumem_magic.report import Report
 
-__all__ = ["build", "last"]
+__all__ = ["build", "keep", "last"]
 
 _last: Report | None = None
 
@@ -28,9 +28,15 @@ def build(recording: Recording, *, top: int = 5) -> Report:
     top
         Rows of the text report's tables.
     """
-    global _last  # noqa: PLW0603 - "the last report of this process" is one thing
     # numpy and the analysis come with it: not needed before the first report.
     from gpumem_magic.report import build as build_report
 
-    _last = build_report(recording, top=top)
-    return _last
+    report = build_report(recording, top=top)
+    keep(report)
+    return report
+
+
+def keep(report: Report) -> None:
+    """Make `report` the last one."""
+    global _last  # noqa: PLW0603 - "the last report of this process" is one thing
+    _last = report

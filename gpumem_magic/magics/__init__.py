@@ -6,6 +6,7 @@ session      what is being measured in one shell; IPython's events and the input
 measurement  one measurement: recorder, live line, report
 cells        the notebook's cells as IPython numbers and names them
 code         text that another magic hands us, run as the cell would have run it
+auto         every cell measured, and the ledger of all that was
 tools        the line magics beside it
 live, show   what appears while the cell runs, and after it
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpumem_magic.magics import tools
+from gpumem_magic.magics import auto, tools
 from gpumem_magic.magics.gpumem import GpumemMagics
 from gpumem_magic.recording.ticker import shut_down
 
@@ -38,6 +39,7 @@ def load(shell: Any) -> None:
     shell.input_transformers_cleanup.append(magics.session.strip_magic)
     shell.events.register("pre_run_cell", magics.session.before_cell)
     shell.events.register("post_run_cell", magics.session.after_cell)
+    auto.register(shell, magics.keeper)
     _loaded[id(shell)] = (shell, magics)
 
 
@@ -51,6 +53,7 @@ def unload(shell: Any) -> None:
     shell.events.unregister("pre_run_cell", magics.session.before_cell)
     shell.input_transformers_cleanup.remove(magics.session.strip_magic)
     tools.unregister(shell)
+    auto.unregister(shell, magics.keeper)
     shut_down()
     manager = shell.magics_manager
     for kind, name in (("line", "gpumem"), ("cell", "gpumem"), ("line", _MISPLACED)):

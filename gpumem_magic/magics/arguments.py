@@ -38,12 +38,15 @@ class Request:
         Rows of the text report's tables.
     quiet
         Show nothing; the report is in ``gpumem_magic.last``.
+    brief
+        Nobody asked for this cell: a line in place of the report, and nothing where nothing was allocated.
     """
 
     record: RecordOptions
     export: Path | None = None
     top: int = 5
     quiet: bool = False
+    brief: bool = False
 
 
 class MagicLine(NamedTuple):

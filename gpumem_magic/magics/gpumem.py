@@ -9,6 +9,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from gpumem_magic.magics.arguments import read_request, split_statement
+from gpumem_magic.magics.auto import Keeper
 from gpumem_magic.magics.code import Body
 from gpumem_magic.magics.session import Session
 from gpumem_magic.recording.devices import check_device
@@ -77,7 +78,8 @@ class GpumemMagics:
     """The magics of one shell."""
 
     def __init__(self, shell: Any) -> None:
-        self.session = Session(shell, self.read)
+        self.keeper = Keeper(shell)
+        self.session = Session(shell, self.read, self.keeper)
 
     def read(self, arguments: str) -> Request:
         """Read a magic line's options; raises ``UsageError``."""

@@ -12,7 +12,7 @@ from gpumem_magic.magics.live import live_line_for
 from gpumem_magic.magics.show import show_report
 from gpumem_magic.magics.warmup import warm_up_later
 from gpumem_magic.recording.interrupts import interrupt_deferred
-from gpumem_magic.recording.model import Cell, Note
+from gpumem_magic.recording.model import Cell, Note, SourceKind
 from gpumem_magic.recording.notes import one_line
 from gpumem_magic.recording.outcome import classify
 from gpumem_magic.recording.recorder import Recorder
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpumem_magic.magics.code import Compiled
     from gpumem_magic.recording.model import Marks, Recording
     from gpumem_magic.recording.recorder import LineMarks
+    from gpumem_magic.report import Report
 
 __all__ = ["MAGIC_CODE", "Measurement"]
 
@@ -42,6 +43,8 @@ class Measurement:
         What the magic's line asks for.
     cells
         Returns the file names of the notebook's cells.
+    book
+        Enters a recording and its report in the ledger, with the cell's id.
 
     Attributes
     ----------
@@ -55,13 +58,20 @@ class Measurement:
         Lines of the cell above the body that another magic compiles by itself; 0 without such a magic.
     """
 
-    def __init__(self, shell: Any, request: Request, cells: Callable[[], Container[str]]) -> None:
+    def __init__(
+        self,
+        shell: Any,
+        request: Request,
+        cells: Callable[[], Container[str]],
+        book: Callable[[Recording, Report, str | None], None],
+    ) -> None:
         self.hooks = ExitStack()
         self.again: Compiled | None = None
         self.lines_above = 0
         self._shell = shell
         self.request = request
         self._cells = cells
+        self._book = book
         self._live = None if request.quiet else live_line_for(shell)
         self._runs = 0
         self._is_running = False
@@ -107,13 +117,30 @@ class Measurement:
             self.finish(None, Cell(execution_count=None, label=None, source=""))
         self._recording = None
 
-    def show(self, cell_key: Hashable = None) -> None:
-        """Show the report as the last output. Our own failure is one line, never an error of the cell."""
+    def show(self, cell_key: Hashable = None, cell_id: str | None = None) -> None:
+        """Show the report as the last output. Our own failure is one line, never an error of the cell.
+
+        Parameters
+        ----------
+        cell_key
+            Names the cell for its widget.
+        cell_id
+            Names the cell for the ledger.
+        """
         if self._recording is None:
             return
         try:
-            report = _reports.build(self._with_runs(self._recording), top=self.request.top)
-            show_report(report, cell_key=cell_key, quiet=self.request.quiet, export=self.request.export)
+            recording = self._with_runs(self._recording)
+            if self.request.brief:
+                if not _saw_memory(recording):
+                    return  # most cells: neither numpy nor the analysis is needed
+                from gpumem_magic.report import build
+
+                report = build(recording, top=self.request.top)
+            else:
+                report = _reports.build(recording, top=self.request.top)
+                show_report(report, cell_key=cell_key, quiet=self.request.quiet, export=self.request.export)
+            self._book(recording, report, cell_id)
         except Exception as error:  # noqa: BLE001 - told in one line; the cell's own result stands
             print(f"gpumem: the report failed ({one_line(error)}); the cell itself is not affected")  # noqa: T201
 
@@ -140,6 +167,13 @@ class Measurement:
             transformers.append(watch.transformer)
             self.hooks.callback(_remove, transformers, watch.transformer)
         return watch
+
+
+def _saw_memory(recording: Recording) -> bool:
+    """Tell whether there may be something to say: an event, or counters that were read."""
+    if recording.source in {SourceKind.COUNTERS, SourceKind.CUDA} and recording.after:
+        return True
+    return recording.trace is not None and bool(recording.trace.devices)
 
 
 def _lowered(marks: Marks, filename: str, lines: int) -> Marks:

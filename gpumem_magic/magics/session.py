@@ -8,6 +8,7 @@ used for a statement, IPython hands us text to run; that is a nested measurement
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from gpumem_magic.magics.arguments import Request
+    from gpumem_magic.magics.auto import Keeper
     from gpumem_magic.magics.code import Body
     from gpumem_magic.magics.measurement import Measurement
     from gpumem_magic.recording.model import Cell
@@ -48,11 +50,14 @@ class Session:
         The running IPython shell.
     read
         Reads a magic line's options; raises ``UsageError``.
+    keeper
+        Keeps the ledger, and says which cells are measured without being asked.
     """
 
-    def __init__(self, shell: Any, read: Callable[[str], Request]) -> None:
+    def __init__(self, shell: Any, read: Callable[[str], Request], keeper: Keeper) -> None:
         self._shell = shell
         self._read = read
+        self._keeper = keeper
         self._cells = Cells(shell)
         self._frames: list[_Frame] = []
         self._closing: Callable[[], None] | None = None
@@ -80,7 +85,7 @@ class Session:
     strip_magic.has_side_effects = True  # type: ignore[attr-defined]
 
     def before_cell(self, info: Any) -> None:
-        """Begin to measure, when the cell's magic line says so."""
+        """Begin to measure, when the cell's magic line says so or every cell is measured."""
         outer = self._running()
         self._cells.note(info.raw_cell or "")
         self._frames = [*outer, _Frame(info)]
@@ -88,15 +93,16 @@ class Session:
             return  # another magic runs a part of its cell as a cell
         lines = _cleaned((info.raw_cell or "").splitlines(keepends=True))
         found = find_magic_line(lines)
-        request = None if found is None else self._request(found.arguments)
-        if found is None or request is None:
+        request = self._keeper.request_for(info) if found is None else self._request(found.arguments)
+        if request is None:
             return
         measurement = self._measurement(request)
         self._frames[-1].native = measurement
-        rest = lines[found.at + 1 :]
+        above = 0 if found is None else found.at + 1
+        rest = lines[above:]
         following = _first_line(rest)
         if following is not None and rest[following].startswith("%%"):
-            measurement.lines_above = found.at + following + 2
+            measurement.lines_above = above + following + 1
             if rest[following].startswith("%%timeit"):
                 measurement.hooks.enter_context(counted_timeit(measurement.count))
         measurement.begin()
@@ -113,7 +119,7 @@ class Session:
 
     def _finish(self, frame: _Frame, result: Any) -> None:
         measurement = frame.native
-        if measurement is not None:
+        if measurement is not None and measurement.is_running:
             if result is not None and result.error_before_exec is not None:
                 measurement.abandon()
             else:
@@ -121,7 +127,7 @@ class Session:
                 measurement.finish(error, self._cell(measurement, frame, result))
         cell = self._cell_id(frame.info)
         for number, shown in enumerate(_measurements([frame])):
-            shown.show(None if cell is None else (cell, number))
+            shown.show(None if cell is None else (cell, number), cell)
 
     def close(self, forget: Callable[[], None]) -> None:
         """Call `forget`, which takes `after_cell` out of IPython's events, once nothing is being measured.
@@ -160,6 +166,10 @@ class Session:
         __tracebackhide__ = True
         running = self._running()
         frame = running[-1] if running else _Frame(None)
+        for outer in running:
+            if outer.native is not None and outer.native.is_running and outer.native.request.brief:
+                # Nobody asked for that one, so it ends here: two at a time would disturb each other.
+                outer.native.finish(None, self._cell(outer.native, outer, None))
         if any(measurement.is_running for measurement in _measurements(running)):
             # One measurement at a time: what is under way covers this text.
             return compile_body(self._shell, body).run(self._shell, local_ns)
@@ -206,7 +216,8 @@ class Session:
         # The recorder comes with the first measured cell, not with the extension: half of what loading would cost.
         from gpumem_magic.magics.measurement import Measurement
 
-        return Measurement(self._shell, request, self._cells.numbers)
+        book = partial(self._keeper.book, brief=request.brief)
+        return Measurement(self._shell, request, self._cells.numbers, book)
 
     # -- helpers ---------------------------------------------------------------------------------------------------
 

@@ -15,13 +15,13 @@ from gpumem_magic.magics.arguments import without_comment
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["register", "unregister"]
+__all__ = ["as_magic", "register", "unregister"]
 
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
 
-def _as_magic(name: str, *arguments: Any) -> Callable[[_Function], _Function]:
+def as_magic(name: str, *arguments: Any) -> Callable[[_Function], _Function]:
     """Give a magic its options and help, and leave ``{x}`` and ``$x`` in its line alone."""
 
     def decorate(function: _Function) -> _Function:
@@ -39,7 +39,7 @@ class ToolMagics:
     def __init__(self, shell: Any) -> None:
         self._shell = shell
 
-    @_as_magic(
+    @as_magic(
         "gpumem_who",
         argument("--device", metavar="DEVICE", help="only this one, in torch's notation: cuda:0, cpu. Default: all."),
         argument("--top", type=int, default=20, metavar="N", help="rows to show. Default: 20."),
@@ -60,7 +60,7 @@ class ToolMagics:
             )
         )
 
-    @_as_magic(
+    @as_magic(
         "gpumem_free",
         argument("--out", action="store_true", help="also forget Out and _, which may be wanted."),
         argument("--vars", nargs="+", default=(), metavar="NAME", help="also delete these variables."),
@@ -79,7 +79,7 @@ class ToolMagics:
         except BadUsageError as error:
             raise UsageError(f"%gpumem_free: {error}") from None
 
-    @_as_magic(
+    @as_magic(
         "gpumem_conf",
         argument("string", nargs="?", metavar="STRING", help="settings to check; without it, the environment's."),
     )

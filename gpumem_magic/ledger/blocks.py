@@ -1,0 +1,96 @@
+"""Blocks that earlier runs left behind, and which of them later recordings prove to be gone.
+
+A block is known by its device, address and size. It is gone when a recording frees its address, or allocates anything
+where it lies: an allocator hands out no byte twice. Frees outside recordings show themselves that way at the latest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpumem_magic.trace.model import Action
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpumem_magic.analysis.model import Timeline
+    from gpumem_magic.trace.model import Events
+
+__all__ = ["BlockTable", "survivors"]
+
+# 24 bytes each.
+_MOST_BLOCKS = 500_000
+_TOUCHING = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
+
+
+def survivors(events: Events, timeline: Timeline) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return address and size of the blocks that a recording allocated and that were alive at its end."""
+    lasting = np.flatnonzero((timeline.start >= 0) & (timeline.end == -1) & (timeline.blocks > 0))
+    event = timeline.event[timeline.start[lasting]]
+    return events.addr[event], timeline.size[lasting]
+
+
+class BlockTable:
+    """Blocks of one device that may be alive, in address order.
+
+    Attributes
+    ----------
+    address, size, owner
+        Columns of shape ``(n,)``: address, bytes, and the number of the entry that allocated it.
+    left_out
+        Blocks that did not fit.
+    """
+
+    def __init__(self, most: int = _MOST_BLOCKS) -> None:
+        self.address: NDArray[np.uint64] = np.zeros(0, np.uint64)
+        self.size: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.owner: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.left_out = 0
+        self._most = most
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+    def apply(self, events: Events) -> None:
+        """Drop the blocks whose place these events touch."""
+        if not len(self):
+            return
+        touching = np.isin(events.action, _TOUCHING)
+        begin = events.addr[touching]
+        # A free names the block's first byte; its size may be another's (torch on the CPU).
+        is_alloc = events.action[touching] == Action.ALLOC
+        length = np.where(is_alloc, np.maximum(events.size[touching], 1), 1).astype(np.uint64)
+        # Block i reaches into [begin, end) when it ends behind `begin` and begins before `end`.
+        first = np.searchsorted(self.address + self.size.astype(np.uint64), begin, "right")
+        last = np.searchsorted(self.address, begin + length, "left")
+        hit = last > first
+        change = np.zeros(len(self) + 1, np.int64)
+        np.add.at(change, first[hit], 1)
+        np.add.at(change, last[hit], -1)
+        self._keep(np.cumsum(change[:-1]) == 0)
+
+    def add(self, address: NDArray[np.uint64], size: NDArray[np.int64], owner: int) -> None:
+        """Add what entry number `owner` left behind. Call `apply` with its events first."""
+        address = np.concatenate([self.address, address])
+        order = np.argsort(address, kind="stable")
+        self.address = address[order]
+        self.owner = np.concatenate([self.owner, np.full(len(size), owner, np.int64)])[order]
+        self.size = np.concatenate([self.size, size])[order]
+        if len(self) > self._most:
+            self.left_out += len(self) - self._most
+            kept = np.zeros(len(self), bool)
+            kept[np.argsort(self.size, kind="stable")[-self._most :]] = True
+            self._keep(kept)
+
+    def retain(self, address: NDArray[np.uint64]) -> None:
+        """Drop every block that is not at one of these addresses."""
+        self._keep(np.isin(self.address, address))
+
+    def forget(self, owner: int) -> None:
+        """Drop the blocks of entry number `owner`."""
+        self._keep(self.owner != owner)
+
+    def _keep(self, mask: NDArray[np.bool_]) -> None:
+        self.address, self.size, self.owner = self.address[mask], self.size[mask], self.owner[mask]

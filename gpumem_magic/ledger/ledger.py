@@ -1,0 +1,175 @@
+"""The book: entries in the order of their runs, and the blocks that are alive of each."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpumem_magic.ledger.blocks import BlockTable, survivors
+from gpumem_magic.ledger.intake import read_entry
+from gpumem_magic.ledger.model import AliveDevice, AliveRow
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from gpumem_magic.analysis.model import Analysis
+    from gpumem_magic.ledger.model import Entry, LiveBlocks, Tensors
+    from gpumem_magic.recording.model import Recording
+
+__all__ = ["Ledger"]
+
+_MOST_ENTRIES = 1000
+_MOST_NAMES = 3
+
+
+class Ledger:
+    """Measured runs of a notebook's cells.
+
+    Parameters
+    ----------
+    most
+        Entries to keep. Those of which nothing is alive go first, then the oldest.
+    """
+
+    def __init__(self, most: int = _MOST_ENTRIES) -> None:
+        self._most = most
+        self._entries: dict[int, Entry] = {}
+        self._numbers = itertools.count()
+        self._tables: dict[str, BlockTable] = {}
+        self._left_out = 0
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Oldest first."""
+        return tuple(self._entries.values())
+
+    @property
+    def entries_left_out(self) -> int:
+        """Number of entries that did not fit."""
+        return self._left_out
+
+    @property
+    def blocks_left_out(self) -> int:
+        """Number of blocks that did not fit; what is alive of them counts as not seen."""
+        return sum(table.left_out for table in self._tables.values())
+
+    def add(self, recording: Recording, analysis: Analysis, cell_id: str | None = None) -> Entry | None:
+        """Enter a run, and drop what it proves to be gone.
+
+        Returns
+        -------
+        Entry or None
+            None when the run neither allocated nor freed anything.
+        """
+        entry = read_entry(recording, analysis, cell_id)
+        if entry is None:
+            return None
+        number = next(self._numbers)
+        self._entries[number] = entry
+        timelines = {device.key: device.timeline for device in analysis.devices}
+        for device in recording.trace.devices if recording.trace is not None else ():
+            table = self._tables.setdefault(device.key, BlockTable())
+            table.apply(device.events)
+            timeline = timelines.get(device.key)
+            if timeline is not None:
+                table.add(*survivors(device.events, timeline), number)
+        self._prune()
+        return entry
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._entries.clear()
+        self._tables.clear()
+        self._left_out = 0
+
+    def alive(self, now: Mapping[str, LiveBlocks], tensors: Tensors | None = None) -> tuple[AliveDevice, ...]:
+        """Say what is alive, by the run that made it.
+
+        Parameters
+        ----------
+        now
+            Allocated blocks by device, where an allocator tells; every run's share is then exact, as far as no block
+            was freed and another made in its place by something that was not measured. Blocks that are gone are
+            dropped for good.
+        tensors
+            Storages that Python objects hold, for their names, and as the only evidence for other devices.
+        """
+        devices = []
+        for key in sorted({*self._tables, *now}):
+            table = self._tables.get(key) or BlockTable()
+            blocks = now.get(key)
+            if blocks is not None:
+                table.retain(blocks.address)
+                devices.append(self._counted(key, table, blocks, tensors))
+            elif len(table):
+                devices.append(self._uncounted(key, table, tensors))
+        return tuple(devices)
+
+    def _counted(self, key: str, table: BlockTable, blocks: LiveBlocks, tensors: Tensors | None) -> AliveDevice:
+        total = int(blocks.size.sum())
+        order = np.argsort(blocks.address)
+        at = order[np.searchsorted(blocks.address, table.address, sorter=order)] if len(table) else order[:0]
+        size = blocks.size[at]
+        rows = self._rows(key, table, size, np.ones(len(table), bool), tensors)
+        rest = total - int(size.sum())
+        if rest:
+            rows.append(AliveRow(None, rest, len(blocks.address) - len(table)))
+        return AliveDevice(key, total, tuple(sorted(rows, key=lambda row: -row.bytes)))
+
+    def _uncounted(self, key: str, table: BlockTable, tensors: Tensors | None) -> AliveDevice:
+        held = np.zeros(len(table), bool)
+        if tensors is not None:
+            addresses = [address for device, address in tensors.names if device == key]
+            held = np.isin(table.address, np.array(addresses, np.uint64))
+        rows = self._rows(key, table, table.size, held, tensors)
+        unsure = int(table.size[~held].sum())
+        return AliveDevice(key, None, tuple(sorted(rows, key=lambda row: -row.bytes)), unsure)
+
+    def _rows(
+        self,
+        key: str,
+        table: BlockTable,
+        size: NDArray[np.int64],
+        counted: NDArray[np.bool_],
+        tensors: Tensors | None,
+    ) -> list[AliveRow]:
+        rows = []
+        for owner in np.unique(table.owner[counted]).tolist():
+            mine = counted & (table.owner == owner)
+            rows.append(
+                AliveRow(
+                    self._entries[owner],
+                    int(size[mine].sum()),
+                    int(mine.sum()),
+                    _names(key, table.address[mine], size[mine], tensors),
+                )
+            )
+        return rows
+
+    def _prune(self) -> None:
+        excess = len(self._entries) - self._most
+        if excess <= 0:
+            return
+        alive = {owner for table in self._tables.values() for owner in np.unique(table.owner).tolist()}
+        for number in sorted(self._entries, key=lambda number: (number in alive, number))[:excess]:
+            del self._entries[number]
+            self._left_out += 1
+            for table in self._tables.values():
+                table.forget(number)
+
+
+def _names(key: str, address: NDArray[np.uint64], size: NDArray[np.int64], tensors: Tensors | None) -> tuple[str, ...]:
+    if tensors is None:
+        return ()
+    names: list[str] = []
+    for index in np.argsort(-size, kind="stable").tolist():
+        name = tensors.names.get((key, int(address[index])))
+        if name and name not in names:
+            names.append(name)
+            if len(names) == _MOST_NAMES:
+                break
+    return tuple(names)

@@ -1,0 +1,123 @@
+"""What the ledger holds: plain, immutable, no tensor in it. Sizes are bytes, times Unix microseconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gpumem_magic.recording.model import Outcome
+
+__all__ = ["AliveDevice", "AliveRow", "Entry", "EntryDevice", "LiveBlocks", "Tensors"]
+
+
+class EntryDevice(NamedTuple):
+    """One device of a run, in bytes; None where unknown.
+
+    `peak` is of all that was allocated (on the CPU: of this run's own tensors), `stayed` was allocated in the run and
+    was alive at its end, `freed` had been there before. `place` is where the peak was reached, in words.
+    """
+
+    key: str
+    peak: int | None
+    stayed: int | None
+    freed: int | None
+    place: str = ""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One measured run of a cell. Runs of the same cell are entries of their own.
+
+    Attributes
+    ----------
+    title
+        ``"In [7]"``, or what the user called it with ``--label``.
+    execution_count
+        The notebook's number of the run, or None.
+    cell_id
+        The cell's id in the notebook, None where the front end sent none.
+    first_line
+        The first line of code that is not a magic's.
+    outcome, sentence
+        How it ended, and the report's first line.
+    started_us, seconds
+        When, and for how long.
+    devices
+        The one with the highest peak first.
+    """
+
+    title: str
+    execution_count: int | None
+    cell_id: str | None
+    first_line: str
+    outcome: Outcome
+    sentence: str
+    started_us: int
+    seconds: float
+    devices: tuple[EntryDevice, ...] = ()
+
+    @property
+    def peak(self) -> int | None:
+        """The highest peak of its devices."""
+        return max((device.peak for device in self.devices if device.peak is not None), default=None)
+
+    @property
+    def stayed(self) -> int | None:
+        """What stayed on all devices; None when it is unknown for one of them."""
+        return _sum([device.stayed for device in self.devices])
+
+    @property
+    def freed(self) -> int | None:
+        """What was freed on all devices; None when it is unknown for one of them."""
+        return _sum([device.freed for device in self.devices])
+
+
+def _sum(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+class LiveBlocks(NamedTuple):
+    """Blocks of one device that are allocated now, as the allocator says; columns of shape ``(n,)``."""
+
+    address: NDArray[np.uint64]
+    size: NDArray[np.int64]
+
+
+class Tensors(NamedTuple):
+    """Tensor storages that Python objects hold now.
+
+    `names` says how each is reached, by (device, address). `complete` is False when the search was cut short, so that
+    an absent one may yet be alive.
+    """
+
+    names: Mapping[tuple[str, int], str]
+    complete: bool
+
+
+class AliveRow(NamedTuple):
+    """What one run made and is alive. `names` are the largest first; `entry` None stands for all that was not seen."""
+
+    entry: Entry | None
+    bytes: int
+    blocks: int
+    names: tuple[str, ...] = ()
+
+
+class AliveDevice(NamedTuple):
+    """What is alive on one device, largest row first.
+
+    `total` is torch's count, to which the rows add up; None where torch does not count (the CPU). `unsure` are bytes
+    of blocks that no Python object holds and whose end, if it came, nobody reported.
+    """
+
+    key: str
+    total: int | None
+    rows: tuple[AliveRow, ...]
+    unsure: int = 0

@@ -1,0 +1,243 @@
+"""``%gpumem_auto`` and ``%gpumem_ledger``: every cell measured, and the notebook's memory by the cell that made it."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic_arguments import argument, parse_argstring
+from IPython.display import publish_display_data
+
+from gpumem_magic import _reports
+from gpumem_magic.magics.arguments import Request, without_comment
+from gpumem_magic.magics.cells import running_number
+from gpumem_magic.magics.tools import as_magic
+from gpumem_magic.recording.imports import finished_module
+from gpumem_magic.recording.options import RecordOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from gpumem_magic.ledger import Entry, Ledger, Tensors
+    from gpumem_magic.recording.model import Recording
+    from gpumem_magic.report import Report
+
+__all__ = ["Keeper", "LedgerMagics"]
+
+_BRIEF = Request(record=RecordOptions(), quiet=True, brief=True)
+# Cells whose text is searched for the last use of a name.
+_CELLS_SEARCHED = 500
+
+
+def _cuda_is_in_use() -> bool:
+    torch = finished_module("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())
+
+
+class Keeper:
+    """Keeps one shell's ledger, and decides which cells are measured without being asked.
+
+    Parameters
+    ----------
+    shell
+        The running IPython shell.
+
+    Attributes
+    ----------
+    is_on
+        Whether every cell is measured.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self.is_on = False
+        self._shell = shell
+        self._ledger: Ledger | None = None
+        self._cuda_since: str | None = "the extension was loaded, or earlier" if _cuda_is_in_use() else None
+
+    @property
+    def ledger(self) -> Ledger:
+        """The book."""
+        if self._ledger is None:
+            # numpy comes with it: not needed before the first measured cell.
+            from gpumem_magic.ledger import Ledger
+
+            self._ledger = Ledger()
+        return self._ledger
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Measured runs, oldest first."""
+        return () if self._ledger is None else self._ledger.entries
+
+    @property
+    def cuda_since(self) -> str | None:
+        """The cell that first used CUDA in this process, in words; None while it is not in use."""
+        return self._cuda_since
+
+    # -- around each cell ------------------------------------------------------------------------------------------
+
+    def request_for(self, info: Any) -> Request | None:
+        """Return how to measure a cell that does not ask for it, or None."""
+        if not self.is_on or not getattr(info, "store_history", True) or not (info.raw_cell or "").strip():
+            return None
+        return _BRIEF
+
+    def before_cell(self, _info: Any) -> None:
+        """Notice a use of CUDA that no cell made."""
+        if self._cuda_since is None and _cuda_is_in_use():
+            self._cuda_since = f"something that ran after In [{running_number(self._shell) - 1}] had ended"
+
+    def after_cell(self, _result: Any) -> None:
+        """Notice the cell that first used CUDA."""
+        if self._cuda_since is None and _cuda_is_in_use():
+            self._cuda_since = f"In [{running_number(self._shell)}]"
+
+    def book(self, recording: Recording, report: Report, cell_id: str | None, *, brief: bool) -> None:
+        """Enter a measured run; show its line when it was not asked for."""
+        entry = self.ledger.add(recording, report.analysis, cell_id)
+        if entry is None or not brief:
+            return
+        from gpumem_magic.ledger import summary_line
+
+        _reports.keep(report)
+        publish_display_data({"text/plain": summary_line(entry)})
+
+    # -- what is alive now -----------------------------------------------------------------------------------------
+
+    def text(self, *, newest_first: bool, top: int, budget: float) -> str:
+        """Write the ledger as it is now."""
+        from gpumem_magic.holders import who_holds
+        from gpumem_magic.ledger import LiveBlocks, Tensors, ledger_text
+        from gpumem_magic.recording.alive import allocated_blocks
+
+        now = {key: LiveBlocks(*columns) for key, columns in allocated_blocks().items()}
+        tensors: Tensors | None = None
+        if budget > 0 and finished_module("torch") is not None:
+            scan = who_holds(self._shell, budget=budget)
+            names = {(storage.device, storage.address): storage.holders[0].path for storage in scan.storages}
+            tensors = Tensors(names, complete=scan.cut is None)
+        alive = self.ledger.alive(now, tensors)
+        roots = {_root(name) for device in alive for row in device.rows for name in row.names}
+        return ledger_text(
+            self.ledger,
+            alive,
+            newest_first=newest_first,
+            top=top,
+            last_used=self._last_used(roots) if roots else {},
+            notes=self._notes(tensors),
+        )
+
+    def _notes(self, tensors: Tensors | None) -> list[str]:
+        notes = []
+        if self._cuda_since is not None:
+            notes.append(
+                f"CUDA is in use since {self._cuda_since}: launches that fork (multiprocessing's fork, "
+                "notebook_launcher) fail in this kernel from there on; use spawn, or restart and fork first"
+            )
+        if tensors is not None and not tensors.complete:
+            notes.append("the search for names took too long and is incomplete: --budget SECONDS gives it more")
+        if not self.is_on:
+            notes.append("only cells under %%gpumem are measured: %gpumem_auto on measures every cell")
+        return notes
+
+    def _last_used(self, names: Collection[str]) -> dict[str, str]:
+        """Return name → the last cell whose own text mentions it."""
+        history = getattr(self._shell.history_manager, "input_hist_parsed", [])
+        found: dict[str, str] = {}
+        for number in range(len(history) - 1, max(0, len(history) - 1 - _CELLS_SEARCHED), -1):
+            for name in set(_mentioned(history[number])).intersection(names).difference(found):
+                found[name] = f"In [{number}]"
+            if len(found) == len(names):
+                break
+        return found
+
+
+def _root(path: str) -> str:
+    return path.split(".", 1)[0].split("[", 1)[0]
+
+
+def _mentioned(source: str) -> Iterator[str]:
+    """Yield the names in a cell's transformed text, also in the body that a cell magic gets."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "run_cell_magic":
+            body = node.args[-1] if node.args else None
+            if isinstance(body, ast.Constant) and isinstance(body.value, str) and "run_cell_magic" not in body.value:
+                yield from _mentioned(body.value)
+
+
+class LedgerMagics:
+    """The line magics of one shell's ledger."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+
+    @as_magic(
+        "gpumem_auto",
+        argument("state", nargs="?", default="status", metavar="on|off|status", help="Default: status."),
+    )
+    def gpumem_auto(self, line: str) -> None:
+        """Measure every cell as %%gpumem does, and show one line under each that moved memory.
+
+        The cells run exactly as without it. A cell under %%gpumem keeps its full report; the full report of the last
+        cell that moved memory is gpumem_magic.last. %gpumem_ledger shows what is alive by the cell that made it.
+        """
+        state = parse_argstring(self.gpumem_auto, without_comment(line)).state
+        if state not in {"on", "off", "status"}:
+            raise UsageError(f"%gpumem_auto: {state!r} is neither on, off nor status")
+        keeper = self._keeper
+        if state != "status":
+            keeper.is_on = state == "on"
+        count = len(keeper.entries)
+        runs = f"{count} {'run' if count == 1 else 'runs'} in the ledger"
+        if keeper.is_on:
+            print(f"gpumem: every cell is measured from the next one on; {runs} (%gpumem_ledger)")  # noqa: T201
+        else:
+            print(f"gpumem: only cells under %%gpumem are measured; {runs} (%gpumem_ledger)")  # noqa: T201
+
+    @as_magic(
+        "gpumem_ledger",
+        argument("--newest", action="store_true", help="runs by time, the newest first; else by their peak."),
+        argument("--top", type=int, default=10, metavar="N", help="rows of each table. Default: 10."),
+        argument("--budget", type=float, default=2.0, metavar="SECONDS", help="search names no longer. Default: 2."),
+        argument("--clear", action="store_true", help="forget all runs."),
+    )
+    def gpumem_ledger(self, line: str) -> None:
+        """Show what is alive now by the cell that made it, and the runs by their peak.
+
+        Covers cells under %%gpumem and, after %gpumem_auto on, every cell.
+        """
+        found = parse_argstring(self.gpumem_ledger, without_comment(line))
+        if found.clear:
+            self._keeper.ledger.clear()
+        print(  # noqa: T201 - the magic's output
+            self._keeper.text(newest_first=found.newest, top=max(1, found.top), budget=max(0.0, found.budget))
+        )
+
+
+_NAMES = ("gpumem_auto", "gpumem_ledger")
+
+
+def register(shell: Any, keeper: Keeper) -> None:
+    """Make the line magics known to `shell`, and watch for CUDA's first use."""
+    magics = LedgerMagics(keeper)
+    for name in _NAMES:
+        function: Callable[[str], None] = getattr(magics, name)
+        shell.register_magic_function(function, "line", name)
+    shell.events.register("pre_run_cell", keeper.before_cell)
+    shell.events.register("post_run_cell", keeper.after_cell)
+
+
+def unregister(shell: Any, keeper: Keeper) -> None:
+    """Take them back."""
+    keeper.is_on = False
+    shell.events.unregister("pre_run_cell", keeper.before_cell)
+    shell.events.unregister("post_run_cell", keeper.after_cell)
+    for name in _NAMES:
+        shell.magics_manager.magics["line"].pop(name, None)
