@@ -56,7 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _build_parser().parse_args(argv)
     try:
         code: int = arguments.run(arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # started with its output closed
+            sys.stdout.flush()
     except BadUsageError as error:
         print(f"gpumem-magic: {error}", file=sys.stderr)
         return 2

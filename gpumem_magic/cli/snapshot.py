@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["add_parsers", "open_snapshot", "pick_device", "print_table"]
 
 _COUNTERS = ("requested", "allocated", "active", "reserved")
+# A file or function name from a foreign snapshot must not steer the terminal.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 _DEFAULT_TOP = 20
 
 
@@ -68,6 +71,7 @@ def pick_device(trace: Trace, wanted: str) -> DeviceTrace:
 
 def print_table(rows: Sequence[Sequence[str]], *, left: frozenset[int] = frozenset({0}), indent: str = "  ") -> None:
     """Print rows in aligned columns: those in `left` to the left, the others to the right."""
+    rows = [[_CONTROL.sub("\N{REPLACEMENT CHARACTER}", cell) for cell in row] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpumem_magic import cli
+from gpumem_magic.cli.snapshot import print_table
 
 RECORDINGS = Path(__file__).resolve().parents[1] / "data" / "recordings"
 TRUTH = json.loads((RECORDINGS / "truth.json").read_text())
@@ -164,3 +165,13 @@ def test_from_the_shell_without_torch():
     )
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["devices"][0]["events"] == 1084
+
+
+def test_names_in_a_snapshot_do_not_steer_the_terminal(capsys):
+    print_table([["\x1b[31mf\n", "1"]])
+    assert capsys.readouterr().out == "  \ufffd[31mf\ufffd  1\n"
+
+
+def test_a_closed_output_is_no_error(monkeypatch):
+    monkeypatch.setattr("sys.stdout", None)
+    assert cli.main(["conf", "max_split_size_mb:64"]) == 0
