@@ -79,7 +79,8 @@ class Program:
     def steps(self) -> list[tuple[int, int]]:
         """Return (code, argument) pairs as Python numbers; built once, because every replay walks them."""
         if not self._steps:
-            self._steps.extend(zip(self.codes.tolist(), self.arguments.tolist(), strict=True))
+            # In one assignment: two threads may replay the program at once.
+            self._steps[:] = list(zip(self.codes.tolist(), self.arguments.tolist(), strict=True))
         return self._steps
 
 

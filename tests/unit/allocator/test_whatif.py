@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +104,14 @@ def test_settings_that_cannot_act_are_not_replayed(load):
     assert with_limit.predict(AllocatorSettings(garbage_collection_threshold=0.5)) is not with_limit.predict(
         AllocatorSettings()
     )
+
+
+def test_threads_may_replay_one_program_at_once(load):
+    trace = load("kv_cache.c0")
+    lab = Lab(trace, trace.devices[0])
+    with ThreadPoolExecutor(4) as threads:
+        steps = list(threads.map(lambda _: len(lab.program.steps()), range(16)))
+    assert steps == [len(lab.program.codes)] * 16
 
 
 @pytest.mark.parametrize("name", ["mlp_train.c0", "kv_cache.c0", "random_mix.c0", "streams.c0", "fuzz6.c0"])
