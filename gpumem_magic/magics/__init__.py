@@ -6,6 +6,7 @@ session      what is being measured in one shell; IPython's events and the input
 measurement  one measurement: recorder, live line, report
 cells        the notebook's cells as IPython numbers and names them
 code         text that another magic hands us, run as the cell would have run it
+kernel_feed  what the sidebar is told
 auto         every cell measured, and the ledger of all that was
 tools        the line magics beside it
 live, show   what appears while the cell runs, and after it
@@ -15,17 +16,21 @@ Nothing outside this folder touches IPython.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpumem_magic.magics import auto, tools
 from gpumem_magic.magics.gpumem import GpumemMagics
+from gpumem_magic.magics.kernel_feed import feed_for
 from gpumem_magic.recording.ticker import shut_down
+
+if TYPE_CHECKING:
+    from gpumem_magic.magics.kernel_feed import KernelFeed
 
 __all__ = ["load", "unload"]
 
 # IPython hands "%%gpumem" below other code to a line magic of the name "%gpumem".
 _MISPLACED = "%gpumem"
-_loaded: dict[int, tuple[Any, GpumemMagics]] = {}
+_loaded: dict[int, tuple[Any, GpumemMagics, KernelFeed | None]] = {}
 
 
 def load(shell: Any) -> None:
@@ -40,12 +45,15 @@ def load(shell: Any) -> None:
     shell.events.register("pre_run_cell", magics.session.before_cell)
     shell.events.register("post_run_cell", magics.session.after_cell)
     auto.register(shell, magics.keeper)
-    _loaded[id(shell)] = (shell, magics)
+    feed = feed_for(shell, magics.keeper)
+    if feed is not None:
+        feed.start()
+    _loaded[id(shell)] = (shell, magics, feed)
 
 
 def unload(shell: Any) -> None:
     """Leave `shell` as it was before `load`."""
-    _, magics = _loaded.pop(id(shell), (None, None))
+    _, magics, feed = _loaded.pop(id(shell), (None, None, None))
     if magics is None:
         return
     after_cell = magics.session.after_cell
@@ -53,6 +61,8 @@ def unload(shell: Any) -> None:
     shell.events.unregister("pre_run_cell", magics.session.before_cell)
     shell.input_transformers_cleanup.remove(magics.session.strip_magic)
     tools.unregister(shell)
+    if feed is not None:
+        feed.stop()
     auto.unregister(shell, magics.keeper)
     shut_down()
     manager = shell.magics_manager

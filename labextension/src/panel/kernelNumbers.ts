@@ -1,12 +1,15 @@
 /**
- * torch's own numbers, as a kernel pushes them while cells run. The kernel opens a comm to the target `gpumem_magic`
- * and sends one `KernelNumbers` a message; nothing is executed in the kernel for it.
+ * torch's own numbers, as a kernel pushes them while cells run; nothing is executed in the kernel for it. A kernel with
+ * the extension has one comm, whose id is fixed, and sends one `KernelNumbers` a message on it. No comm is opened from
+ * here: a kernel without the extension would log an error for it, and one that has subshells would start one.
  */
 
-import type { Kernel } from '@jupyterlab/services';
+import { type Kernel, KernelMessage } from '@jupyterlab/services';
 import { type ISignal, Signal } from '@lumino/signaling';
 
 export const COMM_TARGET = 'gpumem_magic';
+/** gpumem_magic/magics/kernel_feed.py. */
+export const COMM_ID = 'gpumem_magic';
 /** A ledger is read, not mined: older cells are in the notebook itself. */
 const MOST_CELLS = 50;
 
@@ -90,23 +93,50 @@ export class KernelListener {
     if (kernel === this._kernel) {
       return;
     }
-    if (this._kernel && !this._kernel.isDisposed) {
-      this._kernel.removeCommTarget(COMM_TARGET, this._onOpen);
-    }
+    this._kernel?.iopubMessage.disconnect(this._onMessage);
+    this._kernel?.statusChanged.disconnect(this._onStatus);
     this._kernel = kernel;
     this._numbers = null;
-    kernel?.registerCommTarget(COMM_TARGET, this._onOpen);
+    kernel?.iopubMessage.connect(this._onMessage);
+    kernel?.statusChanged.connect(this._onStatus);
+    if (kernel) {
+      void this._ask(kernel);
+    }
     this._changed.emit();
   }
 
-  private readonly _onOpen = (comm: Kernel.IComm): void => {
-    comm.onMsg = message => {
-      const numbers = parseKernelNumbers(message.content.data);
-      if (numbers) {
-        this._numbers = numbers;
-        this._changed.emit();
+  /** Ask a kernel that has the extension for its present state. Others are only asked for their comms. */
+  private async _ask(kernel: Kernel.IKernelConnection): Promise<void> {
+    try {
+      const { content } = await kernel.requestCommInfo({ target_name: COMM_TARGET });
+      if (content.status !== 'ok' || !(COMM_ID in content.comms) || kernel !== this._kernel) {
+        return;
       }
-    };
+      const { username, clientId: session } = kernel;
+      const question = { comm_id: COMM_ID, data: {} };
+      const message = { msgType: 'comm_msg', channel: 'shell', username, session, content: question } as const;
+      kernel.sendShellMessage(KernelMessage.createMessage(message), false, true);
+    } catch {
+      // The kernel went away meanwhile: another one will be attached.
+    }
+  }
+
+  private readonly _onMessage = (_: unknown, message: KernelMessage.IIOPubMessage): void => {
+    if (!KernelMessage.isCommMsgMsg(message) || message.content.comm_id !== COMM_ID) {
+      return;
+    }
+    const numbers = parseKernelNumbers(message.content.data);
+    if (numbers) {
+      this._numbers = numbers;
+      this._changed.emit();
+    }
+  };
+
+  private readonly _onStatus = (_: unknown, status: Kernel.Status): void => {
+    if (this._numbers && (status === 'restarting' || status === 'autorestarting' || status === 'dead')) {
+      this._numbers = null;
+      this._changed.emit();
+    }
   };
 
   private readonly _changed = new Signal<this, void>(this);

@@ -1,0 +1,154 @@
+"""What the sidebar shows of "this notebook": torch's numbers and the ledger, pushed to the front end.
+
+Nothing is executed for it. The kernel has one comm of a fixed id, which no front end has to open or accept: those that
+know the id read its messages, and the others ignore them. A front end that comes later (a page that was loaded again)
+finds the comm in the kernel's list and asks on it.
+
+Messages go out when the extension is loaded, at the end of each cell, and once a second while a cell runs that uses
+CUDA. No comm exists where no Jupyter server started the kernel.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import os
+import sys
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gpumem_magic.recording.notes import one_line
+from gpumem_magic.recording.readings import now_us
+from gpumem_magic.recording.ticker import call_every
+from gpumem_magic.recording.torch_numbers import read_now, read_on_main_thread
+
+if TYPE_CHECKING:
+    from gpumem_magic.ledger import Entry
+    from gpumem_magic.magics.auto import Keeper
+    from gpumem_magic.recording.ticker import Tick
+    from gpumem_magic.recording.torch_numbers import TorchNumbers
+
+__all__ = ["COMM_ID", "KernelFeed", "feed_for"]
+
+COMM_ID = "gpumem_magic"
+_log = logging.getLogger(__name__)
+_PROTOCOL = 1
+_PERIOD_SECONDS = 1.0
+# The panel shows no more (kernelNumbers.ts).
+_MOST_CELLS = 50
+
+
+def feed_for(shell: Any, keeper: Keeper) -> KernelFeed | None:
+    """Return a feed where a front end may read it: in the kernel of a Jupyter server's session."""
+    if "JPY_SESSION_NAME" not in os.environ or not hasattr(shell, "kernel"):
+        return None
+    if "ipykernel.kernelapp" not in sys.modules:
+        return None
+    try:
+        import comm
+    except ImportError:  # ipykernel before 6.18
+        return None
+    return KernelFeed(shell, keeper, comm)
+
+
+class KernelFeed:
+    """Pushes one kernel's numbers.
+
+    Parameters
+    ----------
+    shell
+        The running IPython shell.
+    keeper
+        Has the ledger.
+    comms
+        The package ``comm``, as ipykernel set it up.
+    """
+
+    def __init__(self, shell: Any, keeper: Keeper, comms: Any) -> None:
+        self._shell = shell
+        self._keeper = keeper
+        self._manager = comms.get_comm_manager()
+        # Not "primary": front ends without our panel would refuse to open it, each with an error in its console.
+        self._comm = comms.create_comm(target_name=COMM_ID, comm_id=COMM_ID, primary=False)
+        self._known: list[TorchNumbers] = []
+        self._tick: Tick | None = None
+        self._process = os.getpid()
+        self._failed = False
+        # Messages come from the cell's thread, the ticker's and a subshell's.
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Offer the comm, and say what is known already."""
+        self._comm.on_msg(self._answer)
+        self._manager.register_comm(self._comm)
+        self._shell.events.register("pre_run_cell", self._before_cell)
+        self._shell.events.register("post_run_cell", self._after_cell)
+        self._known = read_on_main_thread()
+        self._send(self._known, self._cells())
+
+    def stop(self) -> None:
+        """Take everything back; the panel is told that there is nothing any more."""
+        self._end_tick()
+        self._shell.events.unregister("pre_run_cell", self._before_cell)
+        self._shell.events.unregister("post_run_cell", self._after_cell)
+        self._send([], [])
+        self._comm.on_msg(None)
+        self._comm.close()
+
+    # -- when to send ----------------------------------------------------------------------------------------------
+
+    def _before_cell(self, _info: Any) -> None:
+        if self._tick is None:
+            # A message finds the cell that it belongs to through context variables.
+            tick = partial(contextvars.copy_context().run, self._beside_cell)
+            self._tick = call_every(_PERIOD_SECONDS, tick)
+
+    def _after_cell(self, _result: Any) -> None:
+        self._end_tick()
+        self._known = read_on_main_thread()
+        self._send(self._known, self._cells())
+
+    def _beside_cell(self) -> bool:
+        if os.getpid() != self._process:
+            return False
+        numbers = read_now(self._known)
+        if numbers:
+            self._send(numbers, self._cells())
+        return True
+
+    def _answer(self, _message: Any) -> None:
+        """Somebody asks; may be beside the cell."""
+        self._send(read_now(self._known), self._cells())
+
+    def _end_tick(self) -> None:
+        if self._tick is not None:
+            self._tick.cancel()
+            self._tick = None
+
+    # -- what to send ----------------------------------------------------------------------------------------------
+
+    def _cells(self) -> list[dict[str, Any]]:
+        newest = reversed(self._keeper.entries[-_MOST_CELLS:])
+        return [_cell(entry) for entry in newest]
+
+    def _send(self, devices: list[TorchNumbers], cells: list[dict[str, Any]]) -> None:
+        if os.getpid() != self._process:
+            return  # a forked child shares the sockets
+        message = {
+            "protocol": _PROTOCOL,
+            "timeUs": now_us(),
+            "devices": [numbers._asdict() for numbers in devices],
+            "cells": cells,
+        }
+        try:
+            with self._lock:
+                self._comm.send(message)
+        except Exception as error:  # noqa: BLE001 - whatever the messaging raises, the user's cell is not told
+            if not self._failed:
+                self._failed = True
+                _log.warning("gpumem: the sidebar gets no numbers of this kernel: %s", one_line(error))
+
+
+def _cell(entry: Entry) -> dict[str, Any]:
+    return {"cellId": entry.cell_id, "title": entry.title, "peak": entry.peak, "stayed": entry.stayed}
