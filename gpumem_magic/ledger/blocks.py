@@ -84,9 +84,14 @@ class BlockTable:
             kept[np.argsort(self.size, kind="stable")[-self._most :]] = True
             self._keep(kept)
 
-    def retain(self, address: NDArray[np.uint64]) -> None:
-        """Drop every block that is not at one of these addresses."""
-        self._keep(np.isin(self.address, address))
+    def retain(self, address: NDArray[np.uint64], size: NDArray[np.int64]) -> None:
+        """Drop every block that is not one of these: same address and size."""
+        if not len(address):
+            self._keep(np.zeros(len(self), bool))
+            return
+        order = np.argsort(address)
+        at = order[np.minimum(np.searchsorted(address, self.address, sorter=order), len(order) - 1)]
+        self._keep((address[at] == self.address) & (size[at] == self.size))
 
     def forget(self, owner: int) -> None:
         """Drop the blocks of entry number `owner`."""

@@ -27,7 +27,9 @@ def _device(device: DeviceAnalysis) -> EntryDevice:
     headline = device.headline
     group = None if device.peak_group is None else device.groups[device.peak_group]
     place = place_text(group) if group is not None and group.kind in {"line", "frame"} else ""
-    return EntryDevice(device.key, headline.allocated_peak, headline.stayed, headline.freed, place)
+    # torch's profiler does not report frees of CPU tensors that it did not see being made: unknown, not nothing.
+    freed = None if device.kind == "cpu" else headline.freed
+    return EntryDevice(device.key, headline.allocated_peak, headline.stayed, freed, place)
 
 
 def _moved(device: DeviceAnalysis) -> bool:
@@ -46,7 +48,8 @@ def read_entry(recording: Recording, analysis: Analysis, cell_id: str | None) ->
     cell_id
         The cell's id in the notebook.
     """
-    if not analysis.drawable:
+    devices = tuple(_device(device) for device in analysis.devices if _moved(device)) if analysis.drawable else ()
+    if not devices:
         return None
     return Entry(
         title=analysis.title,
@@ -57,5 +60,5 @@ def read_entry(recording: Recording, analysis: Analysis, cell_id: str | None) ->
         sentence=analysis.sentence,
         started_us=recording.started_us,
         seconds=(recording.ended_us - recording.started_us) / 1e6,
-        devices=tuple(_device(device) for device in analysis.devices if _moved(device)),
+        devices=devices,
     )

@@ -103,7 +103,7 @@ class Ledger:
             table = self._tables.get(key) or BlockTable()
             blocks = now.get(key)
             if blocks is not None:
-                table.retain(blocks.address)
+                table.retain(*blocks)
                 devices.append(self._counted(key, table, blocks, tensors))
             elif len(table):
                 devices.append(self._uncounted(key, table, tensors))
@@ -111,11 +111,8 @@ class Ledger:
 
     def _counted(self, key: str, table: BlockTable, blocks: LiveBlocks, tensors: Tensors | None) -> AliveDevice:
         total = int(blocks.size.sum())
-        order = np.argsort(blocks.address)
-        at = order[np.searchsorted(blocks.address, table.address, sorter=order)] if len(table) else order[:0]
-        size = blocks.size[at]
-        rows = self._rows(key, table, size, np.ones(len(table), bool), tensors)
-        rest = total - int(size.sum())
+        rows = self._rows(key, table, np.ones(len(table), bool), tensors)
+        rest = total - int(table.size.sum())
         if rest:
             rows.append(AliveRow(None, rest, len(blocks.address) - len(table)))
         return AliveDevice(key, total, tuple(sorted(rows, key=lambda row: -row.bytes)))
@@ -125,27 +122,21 @@ class Ledger:
         if tensors is not None:
             addresses = [address for device, address in tensors.names if device == key]
             held = np.isin(table.address, np.array(addresses, np.uint64))
-        rows = self._rows(key, table, table.size, held, tensors)
+        rows = self._rows(key, table, held, tensors)
         unsure = int(table.size[~held].sum())
-        return AliveDevice(key, None, tuple(sorted(rows, key=lambda row: -row.bytes)), unsure)
+        searched = tensors is not None and tensors.complete
+        return AliveDevice(key, None, tuple(sorted(rows, key=lambda row: -row.bytes)), unsure, searched)
 
-    def _rows(
-        self,
-        key: str,
-        table: BlockTable,
-        size: NDArray[np.int64],
-        counted: NDArray[np.bool_],
-        tensors: Tensors | None,
-    ) -> list[AliveRow]:
+    def _rows(self, key: str, table: BlockTable, counted: NDArray[np.bool_], tensors: Tensors | None) -> list[AliveRow]:
         rows = []
         for owner in np.unique(table.owner[counted]).tolist():
             mine = counted & (table.owner == owner)
             rows.append(
                 AliveRow(
                     self._entries[owner],
-                    int(size[mine].sum()),
+                    int(table.size[mine].sum()),
                     int(mine.sum()),
-                    _names(key, table.address[mine], size[mine], tensors),
+                    _names(key, table.address[mine], table.size[mine], tensors),
                 )
             )
         return rows

@@ -114,10 +114,12 @@ class AliveDevice(NamedTuple):
     """What is alive on one device, largest row first.
 
     `total` is torch's count, to which the rows add up; None where torch does not count (the CPU). `unsure` are bytes
-    of blocks that no Python object holds and whose end, if it came, nobody reported.
+    of blocks whose end, if it came, nobody reported: no Python object holds them, as far as the search came
+    (`searched`).
     """
 
     key: str
     total: int | None
     rows: tuple[AliveRow, ...]
     unsure: int = 0
+    searched: bool = True

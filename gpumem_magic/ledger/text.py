@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["ledger_text", "summary_line"]
 
 _UNKNOWN = "unknown"
+_TABLE_UNKNOWN = "n/a"
 
 
 def summary_line(entry: Entry) -> str:
@@ -29,7 +30,9 @@ def summary_line(entry: Entry) -> str:
 
 def _device_summary(device: EntryDevice, *, named: bool) -> str:
     place = f" at {device.place}" if device.place else ""
-    text = f"peak {_bytes(device.peak)}{place}, stayed {_bytes(device.stayed)}, freed {_bytes(device.freed)}"
+    text = f"peak {_bytes(device.peak)}{place}, stayed {_bytes(device.stayed)}"
+    if device.freed is not None:
+        text += f", freed {_bytes(device.freed)}"
     return f"{device.key} {text}" if named else text
 
 
@@ -94,9 +97,10 @@ def _alive_lines(device: AliveDevice, top: int, last_used: Mapping[str, str]) ->
     if rest:
         lines.append(f"  {format_bytes(sum(row.bytes for row in rest)):>9}       {len(rest)} more cells")
     if device.unsure:
+        what = "held by no Python object now: most likely freed" if device.searched else "not looked for: may be alive"
         lines.append(
-            f"  {format_bytes(device.unsure):>9}       made by measured cells and held by no Python object now: most "
-            f"likely freed (torch does not report when {device.key.upper()} tensors of earlier cells are freed)"
+            f"  {format_bytes(device.unsure):>9}       {what} (torch does not report when "
+            f"{device.key.upper()} tensors of earlier cells are freed)"
         )
     return lines
 
@@ -115,6 +119,10 @@ def _name_text(name: str, last_used: Mapping[str, str]) -> str:
     return f"{name} (last used in {used})" if used else name
 
 
+def _figures(entry: Entry) -> tuple[int | None, int | None, int | None]:
+    return entry.peak, entry.stayed, entry.freed
+
+
 def _run_lines(ledger: Ledger, *, newest_first: bool, top: int) -> list[str]:
     entries = list(reversed(ledger.entries))
     if not entries:
@@ -126,8 +134,9 @@ def _run_lines(ledger: Ledger, *, newest_first: bool, top: int) -> list[str]:
     lines = [title, f"  {'peak':>9} {'stayed':>9} {'freed':>9} {'time':>8}  cell"]
     for entry in entries[:top]:
         ended = "" if entry.outcome is Outcome.OK else f"  ({entry.outcome.value})"
+        figures = (_TABLE_UNKNOWN if count is None else format_bytes(count) for count in _figures(entry))
         lines.append(
-            f"  {_bytes(entry.peak):>9} {_bytes(entry.stayed):>9} {_bytes(entry.freed):>9} "
+            f"  {' '.join(f'{figure:>9}' for figure in figures)} "
             f"{format_duration(entry.seconds):>8}  {entry.title:<8} `{entry.first_line}`{ended}"
         )
     if len(entries) > top:

@@ -196,6 +196,8 @@ class LedgerMagics:
             keeper.is_on = state == "on"
         count = len(keeper.entries)
         runs = f"{count} {'run' if count == 1 else 'runs'} in the ledger"
+        if keeper.cuda_since is not None:
+            runs += f"; CUDA is in use since {keeper.cuda_since}"
         if keeper.is_on:
             print(f"gpumem: every cell is measured from the next one on; {runs} (%gpumem_ledger)")  # noqa: T201
         else:

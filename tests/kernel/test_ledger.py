@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
 
 LOAD = "%load_ext gpumem_magic\nimport torch"
 MIB = "torch.ones(1024, 256)"
@@ -21,7 +24,7 @@ def test_a_line_under_cells_that_allocate_and_nothing_under_others(auto):
     cell = auto.run(f"a = {MIB}\nb = torch.ones(2048, 256)\ndel b\n'value'")
     assert cell.kinds == ["result", "report"]
     assert cell.result == "'value'"
-    assert cell.report == ("gpumem: peak 3.00 MiB at line 2 `b = torch.ones(2048, 256)`, stayed 1.00 MiB, freed 0 B")
+    assert cell.report == ("gpumem: peak 3.00 MiB at line 2 `b = torch.ones(2048, 256)`, stayed 1.00 MiB")
     for quiet in ("x = 1 + 1", "x", "print('hello')", "# nothing", "def f():\n    pass", "%pwd", "a.shape"):
         assert "report" not in auto.run(quiet).kinds, quiet
     # Quiet cells do not take its place.
@@ -108,3 +111,66 @@ def test_unloading_ends_it(fresh_kernel):
     assert fresh_kernel.run(f"b = {MIB}\n%unload_ext gpumem_magic").kinds == ["report"]
     assert fresh_kernel.run(f"c = {MIB}").kinds == []
     assert fresh_kernel.run(state).result == before
+
+
+def test_cell_magics_run_as_ever(auto):
+    assert auto.run("%%capture out\nprint('held back')\nc = torch.ones(1024, 256)").kinds == ["report"]
+    assert "held back" in auto.run("out.stdout").result
+    timed = auto.run("%%timeit -n 3 -r 2\nt = torch.ones(1024, 256)")
+    assert timed.kinds == ["stdout", "report"]
+    assert auto.run("%%bash\necho from the shell").text() == "from the shell\n"
+    assert auto.run("%%writefile note.txt\nhello").kinds == ["stdout"]
+
+
+def test_run_all_stops_at_an_error(tmp_path):
+    cells = [f"{LOAD}\n%gpumem_auto on", "raise ValueError('stop here')", "never = 1"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+    client = NotebookClient(notebook, kernel_name="python3", resources={"metadata": {"path": tmp_path}})
+    with pytest.raises(CellExecutionError, match="stop here"):
+        client.execute()
+    assert notebook.cells[2].execution_count is None
+
+
+def test_a_front_end_is_told(new_kernel, tmp_path):
+    there = "from comm import get_comm_manager\n'gpumem_magic' in get_comm_manager().comms"
+    running = new_kernel(tmp_path)
+    running.start(JPY_SESSION_NAME=str(tmp_path / "a.ipynb"))
+    try:
+        assert running.run(there).result == "False"
+        pushed = Pushed(running)
+        running.run(f"{LOAD}\n%gpumem_auto on")
+        assert pushed.last["cells"] == []
+        running.run(f"a = {MIB}")
+        assert pushed.last["cells"] == [{"cellId": None, "title": "In [3]", "peak": 1 << 20, "stayed": 1 << 20}]
+        assert pushed.last["devices"] == []
+        assert running.run(there).result == "True"
+        running.run("%unload_ext gpumem_magic")
+        assert pushed.last["cells"] == []
+        assert running.run(there).result == "False"
+        running.run("%load_ext gpumem_magic")
+        assert running.run(there).result == "True"
+    finally:
+        running.stop()
+
+
+def test_a_headless_kernel_has_no_comm(kernel):
+    assert kernel.run("from comm import get_comm_manager\nlist(get_comm_manager().comms)").result == "[]"
+
+
+class Pushed:
+    """What the kernel sent on the panel's comm."""
+
+    def __init__(self, kernel):
+        self.messages = []
+        original = kernel.client.handle_comm_msg
+
+        def handle(outs, message, index):
+            if message["content"].get("comm_id") == "gpumem_magic" and message["msg_type"] == "comm_msg":
+                self.messages.append(message["content"]["data"])
+            return original(outs, message, index)
+
+        kernel.client.handle_comm_msg = handle
+
+    @property
+    def last(self):
+        return self.messages[-1]

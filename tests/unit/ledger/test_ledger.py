@@ -1,0 +1,176 @@
+"""The ledger over recordings as a GPU makes them."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from gpumem_magic.ledger import Tensors, ledger_text, summary_line
+from gpumem_magic.ledger.blocks import BlockTable
+from gpumem_magic.recording.model import Outcome
+from gpumem_magic.trace.model import Action, Events
+
+MIB = 1 << 20
+
+
+def test_an_entry_has_the_cells_numbers(notebook):
+    notebook.alloc("old", 4 * MIB)
+    notebook.cell(measured=False)
+    notebook.alloc("a", 8 * MIB)
+    notebook.alloc("b", 2 * MIB)
+    notebook.free("a")
+    notebook.free("old")
+    entry = notebook.cell(source="%%gpumem\n# train\nstep()\n", cell_id="c2")
+    assert (entry.title, entry.cell_id, entry.first_line) == ("In [2]", "c2", "step()")
+    assert (entry.peak, entry.stayed, entry.freed) == (14 * MIB, 2 * MIB, 4 * MIB)
+    assert summary_line(entry) == "gpumem: peak 14.0 MiB, stayed 2.00 MiB, freed 4.00 MiB"
+
+
+def test_a_cell_that_moves_nothing_is_no_entry(notebook):
+    notebook.alloc("a", MIB)
+    notebook.cell()
+    assert notebook.cell() is None
+    assert len(notebook.ledger.entries) == 1
+
+
+def test_survivors_of_one_cell_that_another_frees(notebook):
+    notebook.alloc("a", 8 * MIB)
+    notebook.alloc("b", 4 * MIB)
+    notebook.cell()
+    notebook.alloc("c", 2 * MIB)
+    notebook.cell()
+    assert notebook.alive()[0] == {"In [1]": 12 * MIB, "In [2]": 2 * MIB}
+    notebook.free("a")
+    notebook.alloc("d", 8 * MIB)  # in the place of a
+    notebook.cell()
+    assert notebook.alive()[0] == {"In [1]": 4 * MIB, "In [2]": 2 * MIB, "In [3]": 8 * MIB}
+
+
+def test_runs_of_the_same_cell_are_kept_apart(notebook):
+    for name in ("a", "b"):
+        notebook.alloc(name, MIB)
+        notebook.cell(source="model = Net()", cell_id="same")
+    assert notebook.alive()[0] == {"In [1]": MIB, "In [2]": MIB}
+    assert [entry.cell_id for entry in notebook.ledger.entries] == ["same", "same"]
+
+
+def test_what_was_not_measured_is_a_row_of_its_own(notebook):
+    notebook.alloc("before", 3 * MIB)
+    notebook.cell(measured=False)
+    notebook.alloc("a", 8 * MIB)
+    notebook.cell()
+    notebook.free("a")
+    notebook.alloc("unmeasured", 5 * MIB)  # where a was, of another size
+    notebook.cell(measured=False)
+    rows, device = notebook.alive()
+    assert rows == {None: 8 * MIB}
+    assert device.total == notebook.total
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_notebooks_add_up(new_notebook, seed):
+    """With every cell measured each byte has its cell; with some not, the rows still add up to torch's count."""
+    for share in (1.0, 0.6):
+        dice = random.Random(seed)  # noqa: S311 - a test that can be repeated
+        notebook = new_notebook()
+        maker = {}
+        for number in range(1, 25):
+            measured = dice.random() < share
+            for step in range(dice.randrange(8)):
+                if notebook.blocks and dice.random() < 0.5:
+                    notebook.free(dice.choice(sorted(notebook.blocks)))
+                else:
+                    name = f"{number}.{step}"
+                    notebook.alloc(name, 512 * dice.randrange(1, 40))
+                    maker[name] = number
+            notebook.cell(measured=measured)
+            if dice.random() < 0.2:
+                notebook.alive()
+        rows, device = notebook.alive()
+        assert sum(rows.values()) == device.total == notebook.total
+        if share == 1.0:
+            truth = Counter()
+            for name, (_, size) in notebook.blocks.items():
+                truth[f"In [{maker[name]}]"] += size
+            assert rows == truth
+
+
+def test_names_are_the_largest_first_and_last_use_is_told(notebook):
+    notebook.alloc("small", MIB)
+    notebook.alloc("large", 2 * MIB)
+    notebook.cell(source="model = Net()")
+    names = {("cuda:0", notebook.blocks["small"][0]): "head.bias", ("cuda:0", notebook.blocks["large"][0]): "emb"}
+    _, device = notebook.alive(Tensors(names, complete=True))
+    assert device.rows[0].names == ("emb", "head.bias")
+    text = ledger_text(notebook.ledger, [device], last_used={"emb": "In [9]"})
+    assert "3.00 MiB 100%  In [1]   emb (last used in In [9]), head.bias, 2 blocks" in text
+
+
+def test_the_ranking_and_the_newest_first(notebook):
+    for size in (1, 9, 3):
+        notebook.alloc("x", size * MIB)
+        notebook.free("x")
+        notebook.cell(source=f"use({size})", outcome=Outcome.ERROR if size == 3 else Outcome.OK)
+    ranked = ledger_text(notebook.ledger, [], top=2).splitlines()
+    assert [line.split("`")[1] for line in ranked if "`" in line] == ["use(9)", "use(3)"]
+    assert ranked[-1] == "  … 1 more: --top 3 shows all"
+    assert "(error)" in ranked[3]
+    newest = ledger_text(notebook.ledger, [], newest_first=True).splitlines()
+    assert [line.split("`")[1] for line in newest if "`" in line] == ["use(3)", "use(9)", "use(1)"]
+
+
+def test_the_ledger_is_bounded_and_keeps_what_is_alive(new_notebook):
+    notebook = new_notebook(most_entries=3)
+    notebook.alloc("kept", MIB)
+    notebook.cell()
+    for number in range(6):
+        notebook.alloc("x", MIB)
+        notebook.free("x")
+        notebook.cell(source=f"{number}")
+    assert [entry.title for entry in notebook.ledger.entries] == ["In [1]", "In [6]", "In [7]"]
+    assert notebook.ledger.entries_left_out == 4
+    assert notebook.alive()[0] == {"In [1]": MIB}
+    assert "4 older runs were left out" in ledger_text(notebook.ledger, [])
+
+
+def events(*rows):
+    action, address, size = zip(*rows, strict=True)
+    zeros = np.zeros(len(rows), np.int64)
+    return Events(
+        np.array(action, np.uint8),
+        np.array(address, np.uint64),
+        np.array(size, np.int64),
+        zeros,
+        zeros,
+        zeros.astype(np.int32),
+        zeros.astype(np.int32),
+    )
+
+
+def test_any_event_in_a_blocks_place_proves_it_gone():
+    def left(*rows):
+        table = BlockTable()
+        table.add(np.array([100, 200, 300], np.uint64), np.array([50, 50, 50], np.int64), 0)
+        table.apply(events(*rows))
+        return table.address.tolist()
+
+    assert left((Action.FREE_COMPLETED, 200, 50)) == [100, 300]
+    # The size of a free may be another block's.
+    assert left((Action.FREE_REQUESTED, 100, 500)) == [200, 300]
+    assert left((Action.ALLOC, 149, 1)) == [200, 300]
+    assert left((Action.ALLOC, 150, 50)) == [100, 200, 300]
+    assert left((Action.ALLOC, 90, 10)) == [100, 200, 300]
+    assert left((Action.ALLOC, 90, 11)) == [200, 300]
+    assert left((Action.ALLOC, 0, 1000)) == []
+    assert left((Action.SEGMENT_ALLOC, 0, 1000)) == [100, 200, 300]
+    assert left((Action.ALLOC, 210, 5), (Action.ALLOC, 340, 100)) == [100]
+
+
+def test_a_full_table_keeps_the_largest_blocks():
+    table = BlockTable(most=2)
+    table.add(np.array([100, 200, 300], np.uint64), np.array([50, 10, 70], np.int64), 0)
+    assert table.address.tolist() == [100, 300]
+    assert table.left_out == 1
