@@ -47,8 +47,10 @@ def feed_for(shell: Any, keeper: Keeper) -> KernelFeed | None:
         return None
     try:
         import comm
-    except ImportError:  # ipykernel before 6.18
+    except ImportError:
         return None
+    if getattr(shell.kernel, "comm_manager", None) is not comm.get_comm_manager():
+        return None  # ipykernel before 6.18 has comms of its own
     return KernelFeed(shell, keeper, comm)
 
 

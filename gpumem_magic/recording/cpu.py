@@ -44,7 +44,7 @@ _NOISE = re.compile(
     rb"USDT:.*profiler_st(art|op)"
     rb"|Failed to recover relationship between all profiler and kineto events"
     rb"|Memory block of unknown size was allocated before the profiling started"
-    rb"|(ActivityProfiler|CuptiActivity|output_json|profiler_kineto|init)\w*\.cpp:\d+\]"
+    rb"|(ActivityProfiler|CuptiActivity|DeviceProperties|output_json|profiler_kineto|init)\w*\.cpp:\d+\]"
 )
 # The first free of a block from before the recording, and every thousandth after it, makes torch write a warning to
 # descriptor 2. We free blocks of our own until it has been written where nobody sees it: 0.6 ms at most. A few more
