@@ -6,11 +6,15 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gpumem_magic.analysis.oom.evidence import Evidence
 from gpumem_magic.recording.model import Cell, Note
 from gpumem_magic.trace.model import StackTable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gpumem_magic.analysis.model import Analysis, DeviceAnalysis, Group
+    from gpumem_magic.analysis.oom import OomVerdict
 
 __all__ = ["without_source"]
 
@@ -35,9 +39,19 @@ def _device(device: DeviceAnalysis) -> DeviceAnalysis:
         device,
         groups=tuple(map(_group, device.groups)),
         oom_group=None if device.oom_group is None else _group(device.oom_group),
+        oom_state=None,
         markers=markers,
         regions=tuple(region._replace(name=f"region {n}") for n, region in enumerate(device.regions, 1)),
     )
+
+
+def _verdict(oom: OomVerdict) -> OomVerdict:
+    def clean(texts: Iterable[str]) -> tuple[str, ...]:
+        return tuple(_QUOTED.sub("", text) for text in texts)
+
+    bare = Evidence(oom.evidence.key, oom.evidence.backend, oom.evidence.kind)
+    (text,) = clean([oom.sentence])
+    return replace(oom, sentence=text, numbers=clean(oom.numbers), suggestions=clean(oom.suggestions), evidence=bare)
 
 
 def without_source(analysis: Analysis) -> Analysis:
@@ -65,4 +79,5 @@ def without_source(analysis: Analysis) -> Analysis:
         devices=tuple(map(_device, analysis.devices)),
         stacks=StackTable(frames, analysis.stacks.stacks),
         notes=tuple(Note(note.level, _QUOTED.sub("", note.text)) for note in analysis.notes),
+        oom=None if analysis.oom is None else _verdict(analysis.oom),
     )

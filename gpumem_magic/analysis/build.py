@@ -13,6 +13,7 @@ from gpumem_magic.analysis.devices import DeviceContext, Placement, analyse_devi
 from gpumem_magic.analysis.groups import PlaceNamer, alike
 from gpumem_magic.analysis.lines import attribute
 from gpumem_magic.analysis.model import Analysis, Marker
+from gpumem_magic.analysis.oom import diagnose
 from gpumem_magic.analysis.sentence import nothing_sentence, sentence
 from gpumem_magic.recording.model import Note, Outcome, SourceKind
 from gpumem_magic.trace.model import StackTable
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from gpumem_magic.allocator.history import History
     from gpumem_magic.analysis.model import DeviceAnalysis, Origin
+    from gpumem_magic.holders.model import HolderScan
     from gpumem_magic.recording.model import Cell, DeviceReading, Recording
     from gpumem_magic.trace.model import DeviceTrace, Trace
 
@@ -93,6 +95,7 @@ def _analyse_events(recording: Recording, trace: Trace, notes: list[Note]) -> li
             regions=trace.regions,
             truncated=recording.truncated,
             all_devices=[(other.events, its_past) for other, its_past in replayed],
+            settings=trace.settings,
             notes=notes,
         )
         devices.append(analyse_device(device, past, context))
@@ -106,13 +109,15 @@ def _mark_exception(device: DeviceAnalysis, recording: Recording) -> DeviceAnaly
     return replace(device, markers=(*device.markers, marker))
 
 
-def analyse(recording: Recording) -> Analysis:
+def analyse(recording: Recording, *, holders: HolderScan | None = None) -> Analysis:
     """Say what a cell's recording means.
 
     Parameters
     ----------
     recording
         A finished recording.
+    holders
+        Who held what after a cell that ran out of memory, when that was looked at.
 
     Returns
     -------
@@ -135,13 +140,14 @@ def analyse(recording: Recording) -> Analysis:
         notes.append(Note("warning", OVERFLOW))
     shown = _by_peak(_mark_exception(device, recording) for device in devices)
     drawable = any(_moves(device) for device in shown)
+    oom = diagnose(shown, recording, settings=trace.settings if trace is not None else None, holders=holders)
     if drawable:
         # A device on which nothing moved is worth a tab only beside others, and never the first line.
         shown = tuple(sorted(shown, key=lambda device: not _moves(device)))
-        text = sentence([device for device in shown if _moves(device)], recording)
+        text = sentence([device for device in shown if _moves(device)], recording, oom)
     else:
         held = [reading.allocated for reading in recording.after if reading.allocated is not None]
-        text = nothing_sentence(recording, sum(held) if held else None)
+        text = nothing_sentence(recording, sum(held) if held else None, oom)
     return Analysis(
         title=_title(recording.cell),
         sentence=text,
@@ -156,6 +162,7 @@ def analyse(recording: Recording) -> Analysis:
         stacks=stacks,
         notes=_ordered_notes(notes),
         drawable=drawable,
+        oom=oom,
     )
 
 
@@ -196,13 +203,15 @@ def analyse_trace(trace: Trace, title: str = "snapshot") -> Analysis:
             regions=trace.regions,
             is_cell=False,
             all_devices=[(other.events, its_past) for other, its_past in replayed],
+            settings=trace.settings,
             notes=notes,
         )
         devices.append(analyse_device(device, past, context))
     shown = _by_peak(devices)
     drawable = any(_moves(device) for device in shown)
+    oom = diagnose(shown, settings=trace.settings)
     if drawable:
-        text = sentence([device for device in shown if _moves(device)], None)
+        text = sentence([device for device in shown if _moves(device)], None, oom)
     elif shown:
         text = "Nothing to draw: the snapshot holds a final state and no events; record with a history to see more."
     else:
@@ -221,4 +230,5 @@ def analyse_trace(trace: Trace, title: str = "snapshot") -> Analysis:
         stacks=trace.stacks,
         notes=_ordered_notes(notes),
         drawable=drawable,
+        oom=oom,
     )

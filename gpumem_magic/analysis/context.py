@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpumem_magic.recording.model import Note
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -67,6 +67,7 @@ class DeviceContext:
     truncated: bool = False
     is_cell: bool = True
     all_devices: Sequence[tuple[Events, History]] = ()
+    settings: Mapping[str, object] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
 
     def warn(self, text: str) -> None:

@@ -12,6 +12,7 @@ from gpumem_magic.analysis.context import OVERFLOW, DeviceContext, Placement
 from gpumem_magic.analysis.groups import GroupBook, rows
 from gpumem_magic.analysis.markers import event_markers, last_oom
 from gpumem_magic.analysis.model import DeviceAnalysis, Group, Headline, Lane, Marker, Row
+from gpumem_magic.analysis.oom.state import oom_state
 from gpumem_magic.analysis.owners import assign_groups, compact, event_group
 from gpumem_magic.analysis.timeline import build_timeline, drop_preexisting, reconcile
 
@@ -229,6 +230,7 @@ def analyse_device(device: DeviceTrace, history: History, context: DeviceContext
         oom_request=None if oom is None else int(device.events.size[oom]),
         oom_held=None if oom is None else int(history.allocated[oom + 1]),
         oom_group=None if oom is None else event_group(device, oom, context),
+        oom_state=oom_state(device, history, timeline, groups, context.settings),
     )
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gpumem_magic.analysis.oom.diagnose import OomVerdict
+    from gpumem_magic.analysis.oom.state import OomState
     from gpumem_magic.recording.model import Cell, Note, Outcome, SourceKind
     from gpumem_magic.trace.model import Region, StackTable
 
@@ -216,6 +218,8 @@ class DeviceAnalysis:
     oom_request, oom_held, oom_group
         Of the last out-of-memory event, or None: bytes that the line asked for, bytes allocated at that moment, and
         the line's group (its own, when it never owned anything).
+    oom_state
+        What the allocator held at that moment, or None.
     """
 
     key: str
@@ -242,6 +246,7 @@ class DeviceAnalysis:
     oom_request: int | None = None
     oom_held: int | None = None
     oom_group: Group | None = None
+    oom_state: OomState | None = None
 
 
 @dataclass(frozen=True)
@@ -272,6 +277,8 @@ class Analysis:
         What the reader must know, warnings first.
     drawable
         False when there is nothing to draw; the sentence then says why.
+    oom
+        Why memory ran out, or None when it did not.
     """
 
     title: str
@@ -287,3 +294,9 @@ class Analysis:
     stacks: StackTable
     notes: tuple[Note, ...] = ()
     drawable: bool = True
+    oom: OomVerdict | None = None
+
+    @property
+    def shown_notes(self) -> tuple[Note, ...]:
+        """`notes`, after what explains an out-of-memory error, for documents that have no place of their own for it."""
+        return self.notes if self.oom is None else (*self.oom.notes(), *self.notes)

@@ -5,33 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumem_magic._format import format_bytes
+from gpumem_magic.analysis.place import place_text
 from gpumem_magic.recording.model import Outcome, SourceKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpumem_magic.analysis.model import DeviceAnalysis, Group, Row
+    from gpumem_magic.analysis.model import DeviceAnalysis, Row
+    from gpumem_magic.analysis.oom import OomVerdict
     from gpumem_magic.recording.model import Recording
 
 __all__ = ["nothing_sentence", "place_text", "sentence"]
 
-_SOURCE_LENGTH = 48
 # Less unused reserve than this is how the allocator works, not news.
 _WORTH_NAMING = 256 * 1024 * 1024
-
-
-def _shortened(source: str) -> str:
-    text = " ".join(source.split())
-    # A backtick inside would end the quotation.
-    text = text.replace("`", "'")
-    return text if len(text) <= _SOURCE_LENGTH else text[: _SOURCE_LENGTH - 1].rstrip() + "…"
-
-
-def place_text(group: Group) -> str:
-    """Name a group in running text: ``line 4 `loss.backward()```, ``train.py:67 forward``, ``an unknown line``."""
-    if group.kind in {"line", "frame"}:
-        return f"{group.label} `{_shortened(group.source)}`" if group.source else group.label
-    return group.label
 
 
 def _peak(device: DeviceAnalysis, *, named: bool) -> str:
@@ -110,31 +97,17 @@ def _room(device: DeviceAnalysis) -> str:
     return f"{format_bytes(max(headroom, 0))} to the limit"
 
 
-def _out_of_memory(device: DeviceAnalysis, begin: str) -> str:
-    where = "" if device.oom_group is None else f" at {place_text(device.oom_group)}"
-    text = f"{begin}{where}: it asked for {format_bytes(device.oom_request or 0)}"
-    if device.oom_held is not None:
-        text += f" with {format_bytes(device.oom_held)} allocated"
-    if device.limit is not None:
-        text += f" of {format_bytes(device.limit)}"
-    return text + ". "
-
-
-def _failure(recording: Recording | None, device: DeviceAnalysis | None) -> str:
-    """Say how it ended when it did not end well. `device` is the one that ran out of memory, if any."""
+def _failure(recording: Recording | None, oom: OomVerdict | None) -> str:
+    """Say how it ended when it did not end well."""
     outcome = recording.outcome if recording is not None else None
-    if outcome is Outcome.INTERRUPTED:
-        return "Interrupted. "
     if outcome is Outcome.OUT_OF_MEMORY:
-        return "Out of memory. " if device is None else _out_of_memory(device, "Out of memory")
-    ended = ""
+        return "Out of memory. " if oom is None else f"{oom.sentence} "
+    ended = "Interrupted. " if outcome is Outcome.INTERRUPTED else ""
     if recording is not None and outcome is Outcome.ERROR:
         kind = (recording.error or "an error").split(":", 1)[0]
         ended = f"Ended with {kind}. "
-    if device is None:
-        return ended
     # A library (cuDNN) or the cell itself caught it, or the file does not say how its program ended.
-    return _out_of_memory(device, "Ran out of memory") + ended
+    return ended if oom is None else f"{oom.sentence} {ended}"
 
 
 def _reserved(device: DeviceAnalysis) -> str:
@@ -146,7 +119,7 @@ def _reserved(device: DeviceAnalysis) -> str:
     return f"reserved grew to {format_bytes(top)}, {top / peak:.1f}× the peak"
 
 
-def sentence(devices: Sequence[DeviceAnalysis], recording: Recording | None) -> str:
+def sentence(devices: Sequence[DeviceAnalysis], recording: Recording | None, oom: OomVerdict | None = None) -> str:
     """Write the sentence for what has something to show.
 
     Parameters
@@ -155,14 +128,15 @@ def sentence(devices: Sequence[DeviceAnalysis], recording: Recording | None) -> 
         At least one, the one with the highest peak first.
     recording
         The cell's recording, or None for a file.
+    oom
+        Why memory ran out, or None.
     """
     device = devices[0]
-    failed = next((d for d in devices if d.oom_request is not None), None)
     headline = device.headline
     parts = [_peak(device, named=len(devices) > 1)]
-    if failed is not None and not headline.allocated_peak:
+    if oom is not None and not headline.allocated_peak:
         # The very first request failed, and there is nothing more to say.
-        return _failure(recording, failed).rstrip()
+        return _failure(recording, oom).rstrip()
     if headline.allocated_peak is not None and headline.allocated_peak == headline.allocated_before and headline.freed:
         # Nothing went above the start: what was freed is the news.
         parts = [f"Freed {format_bytes(headline.freed)} from before"]
@@ -176,13 +150,13 @@ def sentence(devices: Sequence[DeviceAnalysis], recording: Recording | None) -> 
     if grown:
         parts.append(grown)
     room = _room(device)
-    if room and failed is None:
+    if room and oom is None:
         parts.append(room)
     if device.kind == "cpu" and recording is not None:
         parts.append("CPU tensors of this cell only")
     if device.sampled is not None:
         parts.append("by counters only")
-    text = f"{_failure(recording, failed)}{', '.join(parts)}"
+    text = f"{_failure(recording, oom)}{', '.join(parts)}"
     others = [
         f"{other.key} peak {format_bytes(other.headline.allocated_peak)}"
         for other in devices[1:4]
@@ -196,7 +170,7 @@ def sentence(devices: Sequence[DeviceAnalysis], recording: Recording | None) -> 
     return text + "."
 
 
-def nothing_sentence(recording: Recording, held: int | None) -> str:
+def nothing_sentence(recording: Recording, held: int | None, oom: OomVerdict | None = None) -> str:
     """Say in one line why there is nothing to draw.
 
     Parameters
@@ -205,8 +179,10 @@ def nothing_sentence(recording: Recording, held: int | None) -> str:
         The cell's recording.
     held
         Bytes that torch held all the time, or None when unknown.
+    oom
+        Why memory ran out, or None.
     """
-    failure = _failure(recording, None)
+    failure = _failure(recording, oom)
     if recording.source is SourceKind.NONE:
         reason = next((note.text for note in recording.notes), "")
         text = f"Nothing to show: {reason}" if reason else "Nothing to show: torch was not used in this cell"

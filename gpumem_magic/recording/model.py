@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Cell",
     "DeviceReading",
+    "Failure",
     "Marks",
     "Note",
     "Outcome",
+    "ProcessMemory",
     "Recording",
     "Sample",
     "SourceKind",
@@ -104,6 +106,9 @@ class Marks:
         Per place, the last line of each of its entries. It differs from the entry's own line where lines ran too
         often to be told apart: the entry then stands for "one of these lines". Empty when every entry is one line.
         A place without entries stands for "notebook code, line unknown".
+    foreign
+        Threads that Python's ``threading`` did not start: autograd's. They run notebook code (a checkpoint's
+        recomputation, a custom backward) only while the thread that called them waits.
     """
 
     time_us: NDArray[np.int64]
@@ -113,6 +118,7 @@ class Marks:
     has_functions: bool = True
     dropped: int = 0
     last_lines: tuple[tuple[int, ...], ...] = ()
+    foreign: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -149,6 +155,44 @@ class Sample(NamedTuple):
     process_used: int | None
 
 
+class ProcessMemory(NamedTuple):
+    """What the driver says of one process on one device; `name` only where the PID means something here."""
+
+    device: str
+    pid: int
+    used: int | None
+    name: str | None
+    is_self: bool
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An out-of-memory error as plain values.
+
+    Attributes
+    ----------
+    text
+        Its whole text.
+    frames
+        Its lines, innermost first: (file name, line, function).
+    environment
+        The allocator's variables in ``os.environ`` when it happened.
+    torch_version
+        For example ``"2.11.0+cu130"``, None without torch.
+    processes
+        Who was on the devices right after it.
+    previous_error
+        Type of the error that the interpreter kept for inspection when the code began, or None.
+    """
+
+    text: str
+    frames: tuple[tuple[str, int, str], ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    torch_version: str | None = None
+    processes: tuple[ProcessMemory, ...] = ()
+    previous_error: str | None = None
+
+
 @dataclass(frozen=True)
 class Recording:
     """A finished recording.
@@ -177,6 +221,8 @@ class Recording:
         What recording itself cost before and after the cell, by name.
     notes
         What the reader must know.
+    failure
+        The out-of-memory error that ended the code, or that what ended it came from; None without one.
     """
 
     cell: Cell
@@ -193,3 +239,4 @@ class Recording:
     error: str | None = None
     own_seconds: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
+    failure: Failure | None = None

@@ -15,6 +15,7 @@ from gpumem_magic.recording.counters import CountersSource, other_readings
 from gpumem_magic.recording.cpu import CpuSource
 from gpumem_magic.recording.cuda import CudaSource
 from gpumem_magic.recording.devices import Target, choose_target, cuda_is_asleep
+from gpumem_magic.recording.failure import last_error_name, with_surroundings
 from gpumem_magic.recording.imports import ImportWatch, finished_module
 from gpumem_magic.recording.model import Outcome, Recording, Sample, SourceKind
 from gpumem_magic.recording.notes import Notes
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Protocol
 
-    from gpumem_magic.recording.model import Cell, DeviceReading, Marks, Note
+    from gpumem_magic.recording.model import Cell, DeviceReading, Failure, Marks, Note
     from gpumem_magic.recording.options import RecordOptions
     from gpumem_magic.recording.source import Source
     from gpumem_magic.trace.model import Trace
@@ -99,6 +100,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._own: dict[str, float] = {}
         self._started_us = 0
+        self._previous_error: str | None = None
         self._ended_us: int | None = None
 
     # -- around the cell -------------------------------------------------------------------------------------------
@@ -106,6 +108,7 @@ class Recorder:
     def start(self) -> None:
         """Take the readings before, and start everything that watches."""
         began = time.perf_counter()
+        self._previous_error = last_error_name()
         torch = finished_module("torch")
         if torch is not None:
             self._attach(torch)
@@ -125,15 +128,17 @@ class Recorder:
         if self._ended_us is None:
             self._ended_us = now_us()
 
-    def stop(self, cell: Cell, outcome: Outcome = Outcome.OK, error: str | None = None) -> Recording:
+    def stop(
+        self, cell: Cell, outcome: Outcome = Outcome.OK, error: str | None = None, failure: Failure | None = None
+    ) -> Recording:
         """Stop everything, take the readings after, and return what was recorded.
 
         Parameters
         ----------
         cell
             The code that ran.
-        outcome, error
-            How it ended.
+        outcome, error, failure
+            How it ended, as `classify` tells it.
         """
         self.end()
         ended_us = self._ended_us or now_us()
@@ -158,6 +163,9 @@ class Recorder:
         before, after = self._paired(after)
         self._after = after
         trace = self._asked_for(evidence.trace)
+        if failure is not None:
+            with self.notes.guard("asking the driver who is on the devices"):
+                failure = with_surroundings(failure, after, self._previous_error)
         self._own["after"] = time.perf_counter() - began
         return Recording(
             cell=cell,
@@ -174,6 +182,7 @@ class Recorder:
             error=error,
             own_seconds=dict(self._own),
             notes=self.notes.freeze(),
+            failure=failure,
         )
 
     @property

@@ -176,7 +176,7 @@ def _write(analysis: Analysis, keeps: list[NDArray[np.bool_] | None], bins: int)
         "cell": None
         if cell is None
         else {"executionCount": cell.execution_count, "label": cell.label, "runs": cell.runs},
-        "notes": [{"level": note.level, "text": note.text} for note in analysis.notes],
+        "notes": [{"level": note.level, "text": note.text} for note in analysis.shown_notes],
         "discloses": _discloses(analysis, interner),
         "strings": interner.strings,
         "frames": interner.frames,

@@ -91,9 +91,9 @@ def tables_html(analysis: Analysis, top: int) -> str:
 
 def notes_html(analysis: Analysis) -> str:
     """Write the notes as a list, or nothing."""
-    if not analysis.notes:
+    if not analysis.shown_notes:
         return ""
-    items = "".join(f"<li>{escape(note.text)}</li>" for note in analysis.notes)
+    items = "".join(f"<li>{escape(note.text)}</li>" for note in analysis.shown_notes)
     return f'<ul style="margin:4px 0;padding-left:18px">{items}</ul>'
 
 

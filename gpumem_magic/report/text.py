@@ -162,6 +162,8 @@ def report_text(analysis: Analysis, *, top: int = 5, width: int = 100, encoding:
         Begins with ``gpumem:``; no newline at its end.
     """
     lines = [f"gpumem: {analysis.sentence}"]
+    if analysis.oom is not None:
+        lines += [f"  {line}" for line in analysis.oom.lines()]
     if analysis.drawable:
         named = len(analysis.devices) > 1
         for device in analysis.devices:

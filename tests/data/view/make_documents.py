@@ -24,6 +24,7 @@ from gpumem_magic.analysis.curves import group_values  # noqa: E402
 from gpumem_magic.analysis.devices import DeviceContext, Placement, analyse_device  # noqa: E402
 from gpumem_magic.analysis.groups import PlaceNamer  # noqa: E402
 from gpumem_magic.analysis.model import Analysis  # noqa: E402
+from gpumem_magic.analysis.oom import diagnose  # noqa: E402
 from gpumem_magic.analysis.sentence import sentence  # noqa: E402
 from gpumem_magic.recording.model import (  # noqa: E402
     Cell,
@@ -87,9 +88,10 @@ def context(story, *, end, placement=None, **fields):
 
 def analysis(devices, *, title="In [7]", outcome=Outcome.OK, error=None, notes=(), text=None):
     recording = Recording(CELL, SourceKind.CUDA, outcome, START, START + 1_000_000, error=error)
+    oom = diagnose(devices, recording)
     return Analysis(
         title=title,
-        sentence=text if text is not None else sentence(devices, recording),
+        sentence=text if text is not None else sentence(devices, recording, oom),
         origin="cell",
         outcome=outcome,
         error=error,
@@ -101,6 +103,7 @@ def analysis(devices, *, title="In [7]", outcome=Outcome.OK, error=None, notes=(
         stacks=STACKS,
         notes=tuple(notes),
         drawable=bool(devices),
+        oom=oom,
     )
 
 

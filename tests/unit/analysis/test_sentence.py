@@ -10,6 +10,7 @@ from test_devices import CELL, MIB, context, here, placed  # type: ignore[import
 
 from gpumem_magic.analysis.counters import analyse_counters
 from gpumem_magic.analysis.devices import analyse_device
+from gpumem_magic.analysis.oom import diagnose
 from gpumem_magic.analysis.sentence import nothing_sentence, sentence
 from gpumem_magic.recording.model import Cell, DeviceReading, Note, Outcome, Recording, Sample, SourceKind
 
@@ -22,6 +23,10 @@ def recording(outcome=Outcome.OK, source=SourceKind.CUDA, **fields):
 
 def device(story, lines, **fields):
     return analyse_device(story.device(), story.history(), context(placement=placed(story, lines), **fields))
+
+
+def explained(devices, made):
+    return sentence(devices, made, diagnose(devices, made))
 
 
 def training():
@@ -81,10 +86,11 @@ def test_out_of_memory_says_what_the_line_asked_for():
     story = Story(reserved=64 * MIB)
     story.alloc(40 * MIB)
     story.oom(100 * MIB, 30 * MIB)
-    after = DeviceReading("cuda:0", START + 1000, allocated=40 * MIB, limit=128 * MIB)
-    text = sentence([device(story, {0: here(2), 1: here(4)}, after=after)], recording(Outcome.OUT_OF_MEMORY))
+    after = DeviceReading("cuda:0", START + 1000, allocated=40 * MIB, device_total=128 * MIB, limit=128 * MIB)
+    text = explained([device(story, {0: here(2), 1: here(4)}, after=after)], recording(Outcome.OUT_OF_MEMORY))
     assert text == (
-        "Out of memory at line 4 `loss.backward()`: it asked for 100 MiB with 40.0 MiB allocated of 128 MiB. "
+        "Out of memory at line 4 `loss.backward()`: it asked for 100 MiB, and live tensors really hold 40.0 MiB of the "
+        "card's 128 MiB, 100% of it from line 2 `a = make()`. "
         "Peak 40.0 MiB at line 2 `a = make()`, all of it stayed."
     )
 
@@ -92,9 +98,10 @@ def test_out_of_memory_says_what_the_line_asked_for():
 def test_the_very_first_request_failed():
     story = Story()
     story.oom(300 * GIB, 79 * GIB)
-    after = DeviceReading("cuda:0", START + 1000, allocated=0, limit=80 * GIB)
-    assert sentence([device(story, {0: here(2)}, after=after)], recording(Outcome.OUT_OF_MEMORY)) == (
-        "Out of memory at line 2 `a = make()`: it asked for 300 GiB with 0 B allocated of 80.0 GiB."
+    after = DeviceReading("cuda:0", START + 1000, allocated=0, device_total=80 * GIB, limit=80 * GIB)
+    assert explained([device(story, {0: here(2)}, after=after)], recording(Outcome.OUT_OF_MEMORY)) == (
+        "Out of memory at line 2 `a = make()`: it asked for 300 GiB in one piece, more than the whole card holds "
+        "(80.0 GiB); no allocator setting can help."
     )
 
 
@@ -102,8 +109,10 @@ def test_out_of_memory_that_was_caught():
     story = Story()
     story.alloc(MIB)
     story.oom(100 * MIB, 0)
-    text = sentence([device(story, {0: here(2)})], recording())
-    assert text.startswith("Ran out of memory at line 2 `a = make()`: it asked for 100 MiB with 1.00 MiB allocated. ")
+    text = explained([device(story, {0: here(2)})], recording())
+    assert text.startswith(
+        "Ran out of memory at line 2 `a = make()`: it asked for 100 MiB, and live tensors really hold "
+    )
 
 
 @pytest.mark.parametrize(

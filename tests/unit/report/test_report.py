@@ -71,7 +71,7 @@ def test_detail_covers_the_stretch():
 def test_a_report_to_share_holds_no_source_and_no_folders():
     full = Report(dataclasses.replace(make_documents.complete(), error="ValueError: /secret"))
     shared = full.without_source()
-    assert shared.sentence.startswith("Out of memory at line 5: it asked for 90.0 GiB")
+    assert shared.sentence.startswith("Out of memory at line 5 on cuda:0: it asked for 90.0 GiB")
     texts = [shared.to_html().decode("utf-8"), shared.to_text(), repr(decode(shared.to_document()))]
     for secret in ("損失の", "criterion", "модель", "ipykernel_7", "Users", "usr/lib/python3.12", "secret", "шаг"):
         assert any(secret in text for text in (full.to_html().decode("utf-8"), repr(decode(full.to_document()))))

@@ -29,7 +29,7 @@ def test_sentence_numbers_and_table():
 
 def test_top_limits_the_rows_and_the_rest_is_counted():
     lines = lines_of(report_text(make_documents.complete(), top=1))
-    assert lines[4] == "   1.80 GiB   41%  5 more"
+    assert "   1.80 GiB   41%  5 more" in lines
     assert not any("at the peak" in line for line in lines_of(report_text(make_documents.complete(), top=0)))
 
 
@@ -66,7 +66,7 @@ def test_right_to_left_source_is_isolated():
 def test_a_poor_terminal_still_reads(encoding):
     text = report_text(make_documents.complete(), encoding=encoding)
     text.encode(encoding if encoding != "no-such-encoding" else "ascii")
-    assert text.startswith("gpumem: Out of memory at line 5 `??????(loss)`: it asked for 90.0 GiB")
+    assert text.startswith("gpumem: Out of memory at line 5 `??????(loss)` on cuda:0: it asked for 90.0 GiB")
     assert "#######" in text
 
 

@@ -1,0 +1,187 @@
+"""What to do about it, the smallest change that fits first, and honest where nothing helps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpumem_magic._format import format_bytes
+from gpumem_magic.analysis.oom.verdict import Cause
+from gpumem_magic.analysis.place import place_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpumem_magic.analysis.oom.evidence import Evidence
+
+__all__ = ["suggestions"]
+
+MIB = 1 << 20
+_SMALLER = "make this request smaller: a smaller batch, or the same work in chunks"
+_SAVE = (
+    "hold less at once: a smaller batch, activation checkpointing, autocast, torch.no_grad() where nothing is trained"
+)
+
+
+def _request(evidence: Evidence) -> list[str]:
+    if evidence.kind == "absurd":
+        return ["check the shape that this line computes"]
+    where = f" at {place_text(evidence.line)}" if evidence.line is not None else ""
+    first = f"ask for less at once{where}: chunks, a smaller batch or dtype, or an operation that does not write it out"
+    if evidence.backend == "cpu":
+        return [first, "keep the data on disk and map it (torch.from_file, numpy.memmap)"]
+    return [first, "or use a device that holds more, or split it over several"]
+
+
+def _expandable(evidence: Evidence) -> list[str]:
+    """Recommend segments that can grow only where they can be switched on and are not."""
+    settings = evidence.settings
+    if evidence.backend not in {"cuda", "hip"}:
+        return []
+    if (evidence.state is not None and evidence.state.expandable) or (settings is not None and settings.expandable):
+        return ["expandable segments are on already, so that setting is used up"]
+    text = settings.merged if settings is not None else "expandable_segments:True"
+    line = f'os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "{text}"'
+    return [
+        f"or restart the kernel and begin with `import os; {line}`, before torch is imported: segments then grow",
+        "(not where tensors are shared by CUDA IPC or paused by sleep-mode tools; max_split_size_mb has no say then)",
+    ]
+
+
+def _fragmentation(evidence: Evidence) -> list[str]:
+    state, found = evidence.state, []
+    if state is not None and state.usable < max(state.private, state.other_stream):
+        if state.private >= state.other_stream:
+            return ["delete the captured graphs or pools that are done with, then torch.cuda.empty_cache()", _SMALLER]
+        return [
+            "allocate on one stream, or free what the other stream holds and call torch.cuda.empty_cache()",
+            _SMALLER,
+        ]
+    if state is not None and state.pins and state.pins[0].group is not None:
+        pin = state.pins[0]
+        where = place_text(state.pins[0].group)
+        if pin.size >= state.requested:
+            found.append(
+                f"free the {format_bytes(pin.used)} of {where} before this line (or allocate it before the large "
+                f"temporaries): that frees a whole segment of {format_bytes(pin.size)}"
+            )
+        else:
+            found.append(
+                f"allocate what stays ({where}) before the large temporaries, or free it before this line: "
+                f"{format_bytes(state.pinning)} pins {format_bytes(sum(pin.size for pin in state.pins))}"
+            )
+    return [*found, *_expandable(evidence), *_raise_limit(evidence), _SMALLER]
+
+
+def _setting(evidence: Evidence) -> list[str]:
+    settings = evidence.settings
+    if settings is not None and settings.lost is not None and "does not support" in settings.lost:
+        return [*_fragmentation(evidence)[:1], _SMALLER]
+    return [
+        "restart the kernel and set it in the first cell, before torch is imported; %gpumem_conf shows what counts",
+        _SMALLER,
+    ]
+
+
+def _accident(evidence: Evidence) -> list[str]:
+    cures = list(dict.fromkeys(accident.cure for accident in evidence.accidents))
+    cure = "%gpumem_free --out" if "%gpumem_free --out" in cures else cures[0]
+    return [f"run `{cure}` in a cell of its own, then this cell again", "%gpumem_who names every holder"]
+
+
+def _raise_limit(evidence: Evidence) -> list[str]:
+    needed = None
+    if evidence.limit is None or evidence.segment is None or evidence.total is None or evidence.reserved is None:
+        return []
+    needed = (evidence.reserved.value + evidence.segment.value) / evidence.total.value
+    if evidence.device_free is not None and evidence.device_free.value < evidence.segment.value:
+        return []
+    if needed > 1:
+        return []
+    # Two decimals, rounded up: the fraction is taken of the card's bytes.
+    fraction = min(int(needed * 100 + 1) / 100, 1.0)
+    return [f"raise the limit: torch.cuda.set_per_process_memory_fraction({fraction:.2f}) lets this request pass"]
+
+
+def _limit(evidence: Evidence) -> list[str]:
+    if evidence.backend == "cpu":
+        return ["look at `ulimit -v`, the container's memory limit and /proc/sys/vm/overcommit_memory", _SMALLER]
+    raised = _raise_limit(evidence) or [
+        "raise the limit: torch.cuda.set_per_process_memory_fraction(1.0), or per_process_memory_fraction if set"
+    ]
+    return [*raised, _SAVE]
+
+
+def _others(evidence: Evidence) -> list[str]:
+    if evidence.backend == "cpu":
+        return ["close what else runs on this machine", _SMALLER]
+    named = [f"PID {one.pid}" + (f" ({one.name})" if one.name else "") for one in evidence.neighbours if one.used]
+    found = []
+    if named:
+        found.append(f"stop or wait for {', '.join(named[:3])}; a forgotten kernel of yours is a usual one")
+    else:
+        found.append("look at `nvidia-smi` on the host: a container or another user does not see other processes")
+    return [*found, "or use another card: CUDA_VISIBLE_DEVICES before torch is imported", _SMALLER]
+
+
+def _outside(evidence: Evidence) -> list[str]:
+    found = []
+    if evidence.backend == "mps":
+        return ["free what other libraries of this process hold, and call torch.mps.empty_cache()", *_mps()]
+    if evidence.reserved is not None and evidence.allocated is not None and evidence.kind in {"driver", "library"}:
+        free = evidence.reserved.minus(evidence.allocated).value
+        if free >= 64 * MIB:
+            found.append(f"call torch.cuda.empty_cache() before this line: it gives back up to {format_bytes(free)}")
+    return [
+        *found,
+        "look for other libraries in this process: JAX takes most of a card (XLA_PYTHON_CLIENT_PREALLOCATE=false)",
+        "each NCCL process group takes hundreds of MiB: use fewer",
+        _SMALLER,
+    ]
+
+
+def _mps() -> list[str]:
+    return [
+        "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 lifts the limit, at the risk of the whole system running out of memory"
+    ]
+
+
+def _demand(evidence: Evidence) -> list[str]:
+    found = []
+    state = evidence.state
+    if state is not None and state.owners and state.owners[0].group.kind in {"line", "frame", "before"}:
+        top = state.owners[0]
+        found.append(f"begin with {place_text(top.group)}, which holds {format_bytes(top.bytes)}: is all of it needed?")
+    found.append(_SAVE if evidence.backend != "cpu" else _SMALLER)
+    if evidence.backend == "mps":
+        return [*found, *_mps()]
+    if evidence.backend != "cpu":
+        found.append("no allocator setting helps: what is short is in live tensors")
+    return found
+
+
+def _unknown(evidence: Evidence) -> list[str]:
+    if evidence.kind in {"driver", "library"}:
+        return ["call torch.cuda.empty_cache() before this line, so that libraries find room", "run it under %%gpumem"]
+    return ["run it under %%gpumem, which records who holds what", "%gpumem_who names what is alive now"]
+
+
+_CURES: dict[Cause, Callable[[Evidence], list[str]]] = {
+    Cause.REQUEST: _request,
+    Cause.FRAGMENTATION: _fragmentation,
+    Cause.SETTING: _setting,
+    Cause.ACCIDENT: _accident,
+    Cause.LIMIT: _limit,
+    Cause.OTHERS: _others,
+    Cause.OUTSIDE: _outside,
+    Cause.DEMAND: _demand,
+    Cause.UNKNOWN: _unknown,
+}
+
+
+def suggestions(cause: Cause, evidence: Evidence) -> tuple[str, ...]:
+    """Return what to do, the smallest change that fits first."""
+    found = _CURES[cause](evidence)
+    settings = evidence.settings
+    if cause is not Cause.SETTING and settings is not None and settings.lost is not None:
+        found.append(f"beside this: '{settings.wanted}' is not in force ({settings.lost})")
+    return tuple(found)

@@ -1,0 +1,26 @@
+"""A place in code in running text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpumem_magic.analysis.model import Group
+
+__all__ = ["place_text"]
+
+_SOURCE_LENGTH = 48
+
+
+def _shortened(source: str) -> str:
+    text = " ".join(source.split())
+    # A backtick inside would end the quotation.
+    text = text.replace("`", "'")
+    return text if len(text) <= _SOURCE_LENGTH else text[: _SOURCE_LENGTH - 1].rstrip() + "…"
+
+
+def place_text(group: Group) -> str:
+    """Name a group in running text: ``line 4 `loss.backward()```, ``train.py:67 forward``, ``an unknown line``."""
+    if group.kind in {"line", "frame"}:
+        return f"{group.label} `{_shortened(group.source)}`" if group.source else group.label
+    return group.label

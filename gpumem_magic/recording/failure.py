@@ -1,0 +1,134 @@
+"""What an out-of-memory error leaves behind, as plain values: its whole text, its lines, the settings around it.
+
+No frame, traceback or exception is kept, because they would keep the tensors that did not fit.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpumem_magic.recording.model import Failure, ProcessMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from gpumem_magic.recording.model import DeviceReading
+
+__all__ = ["describe_failure", "is_out_of_memory", "last_error_name", "with_surroundings"]
+
+_MOST_FRAMES = 200
+# The text of a worker's error holds its traceback; the numbers stand at its end.
+_LONGEST = 64 * 1024
+_CHAIN = 10
+
+
+# Text of torch's own errors on CUDA, ROCm, XPU, MPS and the CPU; also of a plain CUDA error, and of cuBLAS and NCCL,
+# which ask the driver past torch's allocator.
+_OUT_OF_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    "_STATUS_ALLOC_FAILED",
+    "Failed to CUDA malloc",
+    "Failed to CUDA calloc",
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory ran out, whoever raised it."""
+    if isinstance(error, MemoryError) or any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__):
+        return True
+    return isinstance(error, RuntimeError) and any(part in str(error) for part in _OUT_OF_MEMORY)
+
+
+def last_error_name() -> str | None:
+    """Return the type of the error that the interpreter keeps for inspection, with all that its frames hold."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    return None if error is None else type(error).__name__
+
+
+def describe_failure(error: BaseException | None) -> Failure | None:
+    """Describe the out-of-memory error that `error` is or was raised from; None when there is none."""
+    found = next((one for one in _chain(error) if is_out_of_memory(one)), None)
+    if found is None or error is None:
+        return None
+    torch = sys.modules.get("torch")
+    return Failure(
+        text=_text(found),
+        frames=_frames(found) or _frames(error),
+        environment={name: value for name, value in os.environ.items() if "ALLOC_CONF" in name},
+        torch_version=str(getattr(torch, "__version__", "")) or None,
+    )
+
+
+def with_surroundings(failure: Failure, after: Iterable[DeviceReading], previous: str | None) -> Failure:
+    """Add who is on the devices now, and which error was being kept when the code began.
+
+    Parameters
+    ----------
+    failure
+        The error.
+    after
+        Readings of the devices.
+    previous
+        `last_error_name` before the code ran.
+    """
+    return replace(failure, processes=tuple(_processes(after)), previous_error=previous)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and what it came from; both kinds of link, because a library's handler may fail in its turn."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen and len(seen) < _CHAIN:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)[-_LONGEST:]
+    except Exception:  # noqa: BLE001 - a class of the user's; its name is all there is then
+        return type(error).__name__
+
+
+def _frames(error: BaseException) -> tuple[tuple[str, int, str], ...]:
+    frames = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        frames.append((code.co_filename, traceback.tb_lineno or 0, code.co_name))
+        traceback = traceback.tb_next
+    return tuple(reversed(frames[-_MOST_FRAMES:]))
+
+
+def _processes(after: Iterable[DeviceReading]) -> Iterator[ProcessMemory]:
+    by_uuid = {_bare(reading.uuid): reading.device for reading in after if reading.uuid}
+    if not by_uuid:
+        return
+    from gpumem_magic import nvml
+    from gpumem_magic.nvml.pids import is_same_process
+
+    own = os.getpid()
+    for device in nvml.read_all().devices:
+        key = by_uuid.get(_bare(device.uuid or ""))
+        for process in (device.processes or ()) if key is not None else ():
+            known = is_same_process(process.pid)
+            name = _name(process.pid) if known else None
+            yield ProcessMemory(str(key), process.pid, process.used, name, is_self=known and process.pid == own)
+
+
+def _bare(uuid: str) -> str:
+    return uuid.lower().removeprefix("gpu-")
+
+
+def _name(pid: int) -> str | None:
+    import psutil
+
+    try:
+        return str(psutil.Process(pid).name())
+    except psutil.Error:
+        return None
