@@ -59,7 +59,7 @@ class Row:
     @property
     def is_alone(self) -> bool:
         """Whether nothing else may run beside it."""
-        return self.name.startswith("cost_") or self.file in {"nvml_checks", "notebook"}
+        return self.name.startswith(("cost_", "full_")) or self.file in {"nvml_checks", "notebook"}
 
     @property
     def limit(self) -> int:

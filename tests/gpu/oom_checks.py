@@ -1,0 +1,244 @@
+"""Real out-of-memory errors, made on purpose, against the verdict that each must get. Run by hand: it needs a device.
+
+Those named ``full_`` fill the card, and nothing else may run beside them.
+``python tests/gpu/oom_checks.py`` runs every check here; ``tests/gpu/run_all.py`` runs each in a process of its own.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import gpumem_magic
+from gpumem_magic.analysis.oom import Cause, parse_message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpumem_magic.analysis.oom import OomVerdict
+
+MIB, GIB = 1 << 20, 1 << 30
+
+
+class Skip(Exception):  # noqa: N818 - not an error
+    """This machine cannot run the check."""
+
+
+def torch_with_cuda() -> Any:
+    """Import torch; CUDA must be usable."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise Skip("needs a CUDA device")
+    torch.cuda.init()
+    return torch
+
+
+def block(torch: Any, size: int) -> Any:
+    """Return a tensor of `size` bytes; nothing is written, so this takes no time."""
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+
+def failed(work: Callable[[], object]) -> tuple[OomVerdict, str]:
+    """Record `work`, which must run out of memory; return the verdict and the whole report."""
+    error = None
+    with gpumem_magic.record() as r:
+        try:
+            work()
+        except RuntimeError as raised:
+            error = str(raised)
+            # What it holds goes before the next allocation, as in a cell.
+            del raised
+    assert error is not None, "it did not run out of memory"
+    assert parse_message(error) is not None, error
+    verdict = r.report.analysis.oom
+    assert verdict is not None, r.report.to_text()
+    text = r.report.to_text()
+    assert text.startswith(f"gpumem: {verdict.sentence}"), text
+    return verdict, text
+
+
+def raised_by(work: Callable[[], object]) -> tuple[OomVerdict, str]:
+    """Record `work` and let its error pass, so that the report also has the error's own text."""
+    recorder = gpumem_magic.record()
+    try:
+        with recorder:
+            work()
+    except RuntimeError:
+        pass
+    else:
+        raise AssertionError("it did not run out of memory")
+    verdict = recorder.report.analysis.oom
+    assert verdict is not None, recorder.report.to_text()
+    return verdict, recorder.report.to_text()
+
+
+def expect(verdict: OomVerdict, text: str, cause: Cause) -> str:
+    """Hold a verdict against the cause that was made; return its sentence."""
+    assert verdict.cause is cause, f"{verdict.cause} instead of {cause}\n{text}"
+    return verdict.sentence
+
+
+def check_request_alone() -> str:
+    """One request is larger than the card."""
+    torch = torch_with_cuda()
+    total = torch.cuda.mem_get_info()[1]
+    verdict, text = raised_by(lambda: block(torch, 2 * total))
+    assert verdict.evidence.request is not None
+    assert verdict.evidence.request.value == -(-2 * total // 512) * 512
+    return expect(verdict, text, Cause.REQUEST)
+
+
+def check_fragmentation() -> str:
+    """Every other half of large segments stays, under a limit: enough is free, and no piece is large enough."""
+    torch = torch_with_cuda()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(1900 * MIB / total)
+    kept = []
+
+    def work() -> None:
+        large = [block(torch, 256 * MIB) for _ in range(7)]
+        large.clear()
+        halves = [block(torch, 64 * MIB) for _ in range(28)]
+        kept.extend(halves[::2])
+        del halves
+        block(torch, 200 * MIB)
+
+    verdict, text = raised_by(work)
+    state = verdict.evidence.state
+    assert state is not None
+    assert state.largest == 64 * MIB, state
+    assert state.usable == 14 * 64 * MIB, state
+    assert state.pins, state
+    assert any("expandable_segments:True" in line for line in verdict.suggestions), verdict.suggestions
+    # torch's own counters of that moment: nothing was freed since.
+    assert state.reserved == torch.cuda.memory_reserved()
+    return expect(verdict, text, Cause.FRAGMENTATION)
+
+
+def check_own_limit() -> str:
+    """Live tensors fill a small memory fraction of an empty card."""
+    torch = torch_with_cuda()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(GIB / total)
+    kept: list[Any] = []
+
+    def work() -> None:
+        while True:
+            kept.append(block(torch, 64 * MIB))
+
+    verdict, text = raised_by(work)
+    assert "set_per_process_memory_fraction" in verdict.suggestions[0], verdict.suggestions
+    return expect(verdict, text, Cause.LIMIT)
+
+
+def check_request_beyond_the_limit() -> str:
+    """One request is larger than the limit of the process, and smaller than the card."""
+    torch = torch_with_cuda()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(GIB / total)
+    verdict, text = raised_by(lambda: block(torch, 2 * GIB))
+    return expect(verdict, text, Cause.LIMIT)
+
+
+def check_full_true_demand() -> str:
+    """Live tensors fill the card."""
+    torch = torch_with_cuda()
+    kept: list[Any] = []
+
+    def work() -> None:
+        while True:
+            kept.append(block(torch, 4 * GIB))
+
+    verdict, text = raised_by(work)
+    assert verdict.evidence.state is not None
+    assert verdict.evidence.state.allocated == len(kept) * 4 * GIB
+    assert not any("expandable" in line for line in verdict.suggestions), verdict.suggestions
+    return expect(verdict, text, Cause.DEMAND)
+
+
+def check_caught() -> str:
+    """The program catches the error and goes on: the report still says why."""
+    torch = torch_with_cuda()
+    total = torch.cuda.mem_get_info()[1]
+    verdict, text = failed(lambda: block(torch, 2 * total))
+    assert verdict.sentence.startswith("Ran out of memory"), verdict.sentence
+    return expect(verdict, text, Cause.REQUEST)
+
+
+def check_without_a_recording() -> str:
+    """From the error's text alone."""
+    torch = torch_with_cuda()
+    try:
+        block(torch, 2 * torch.cuda.mem_get_info()[1])
+    except RuntimeError as error:
+        message = parse_message(str(error))
+    assert message is not None
+    assert message.total is not None, message
+    assert message.tried is not None, message
+    assert message.tried.low > message.total.high
+    return f"tried {message.tried}, total {message.total}, missing {dict(message.missing)}"
+
+
+_FILLER = """
+import sys, torch
+free, _ = torch.cuda.mem_get_info()
+kept = torch.empty(free - (3 << 30), dtype=torch.uint8, device="cuda")
+print("filled", flush=True)
+sys.stdin.read()
+"""
+
+
+def check_full_other_process() -> str:
+    """Another process fills the card."""
+    torch = torch_with_cuda()
+    block(torch, MIB)
+    with subprocess.Popen(
+        [sys.executable, "-c", _FILLER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        try:
+            line = other.stdout.readline()
+            assert line.startswith("filled"), line
+            verdict, text = raised_by(lambda: block(torch, 8 * GIB))
+        finally:
+            other.stdin.close()
+    return expect(verdict, text, Cause.OTHERS)
+
+
+def check_expandable_set_too_late() -> str:
+    """The variable is set after torch first used the card; the memory is then in pieces."""
+    import os
+
+    torch = torch_with_cuda()
+    block(torch, MIB)
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(1900 * MIB / total)
+    kept = []
+
+    def work() -> None:
+        large = [block(torch, 256 * MIB) for _ in range(7)]
+        large.clear()
+        halves = [block(torch, 64 * MIB) for _ in range(28)]
+        kept.extend(halves[::2])
+        del halves
+        block(torch, 200 * MIB)
+
+    verdict, text = raised_by(work)
+    return expect(verdict, text, Cause.SETTING)
+
+
+if __name__ == "__main__":
+    for name in list(globals()):
+        if name.startswith("check_"):
+            # Each needs an allocator that nothing was done to.
+            command = f"import runpy; print(runpy.run_path({__file__!r})[{name!r}]())"
+            done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=False)
+            last = (done.stdout + done.stderr).strip().splitlines()[-12:]
+            print(name, "ok" if done.returncode == 0 else "FAILED", *last, sep="\n  ")
