@@ -1,0 +1,53 @@
+"""A cell that runs out of memory: the error once, and a report that leads with why."""
+
+from __future__ import annotations
+
+
+def test_a_request_beyond_the_machine_is_named_as_such(kernel):
+    cell = kernel.run("%%gpumem\nkept = torch.ones(1024, 1024)\nhuge = torch.empty(1 << 50)")
+    assert cell.kinds == ["RuntimeError", "report"]
+    assert "gpumem_magic" not in cell.traceback
+    lines = cell.report.splitlines()
+    assert lines[0].startswith(
+        "gpumem: Out of memory at line 3 `huge = torch.empty(1 << 50)`: it asked for 4.00 PiB in one piece, more than "
+        "the whole machine holds ("
+    )
+    assert lines[1] == "  why: asked for 4.00 PiB, " + lines[1].split(", ", 1)[1]
+    assert any(line.startswith("  do: ask for less at once at line 3") for line in lines)
+    assert "no allocator setting" not in cell.report
+
+
+def test_the_line_of_the_notebook_is_named_for_an_error_inside_a_library(kernel):
+    kernel.run("class Net(torch.nn.Module):\n    def forward(self, x):\n        return x.new_empty(1 << 50)\nnet = Net()")
+    cell = kernel.run("%%gpumem\nx = torch.ones(4)\ny = net(x)")
+    assert cell.kinds == ["RuntimeError", "report"]
+    assert "at line 3 `y = net(x)`" in cell.report.splitlines()[0]
+
+
+def test_numpys_own_error_counts(kernel):
+    cell = kernel.run("%%gpumem\nimport numpy\na = torch.ones(8)\nb = numpy.empty(1 << 50)")
+    assert cell.kinds[-1] == "report"
+    assert "Out of memory at line 4 `b = numpy.empty(1 << 50)`: it asked for 8.00 PiB" in cell.report
+
+
+def test_an_error_raised_while_the_first_one_was_handled(kernel):
+    cell = kernel.run(
+        "%%gpumem\ntry:\n    torch.empty(1 << 50)\nexcept RuntimeError:\n    raise ValueError('no room for it')"
+    )
+    assert cell.kinds == ["ValueError", "report"]
+    assert "Ran out of memory at line 3" in cell.report
+    assert "Ended with ValueError" in cell.report
+
+
+def test_a_gpus_text_without_a_gpu(kernel):
+    text = (
+        "CUDA out of memory. Tried to allocate 77.40 GiB. GPU 0 has a total capacity of 38.60 GiB of which 30.00 GiB is "
+        "free. Including non-PyTorch memory, this process has 8.60 GiB memory in use. Of the allocated memory 7.90 GiB "
+        "is allocated by PyTorch, and 200.00 MiB is reserved by PyTorch but unallocated."
+    )
+    cell = kernel.run(f"%%gpumem\nraise torch.OutOfMemoryError({text!r})")
+    assert cell.kinds == ["OutOfMemoryError", "report"]
+    first = cell.report.splitlines()[0]
+    assert first.startswith("gpumem: Out of memory at line 2")
+    assert "it asked for 77.4 GiB in one piece, more than the whole card holds (38.6 GiB)" in first
+    assert "not known: without recorded events" in cell.report.lower()
