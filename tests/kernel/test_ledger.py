@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import ipykernel
 import nbformat
@@ -163,7 +164,7 @@ class Pushed:
     """What the kernel sent on the panel's comm."""
 
     def __init__(self, kernel):
-        self.messages = []
+        self.messages: list[dict[str, Any]] = []
         original = kernel.client.handle_comm_msg
 
         def handle(outs, message, index):

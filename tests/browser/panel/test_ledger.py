@@ -33,7 +33,11 @@ def ledger(page: Any) -> list[str]:
     return [re.sub(r"\s+", " ", text) for text in page.locator(ROWS).all_inner_texts()]
 
 
-def test_the_ledger_shows_after_a_run_after_a_reload_and_not_after_a_restart(jupyter: Any, page: Any) -> None:
+def test_the_ledger_shows_after_a_run_after_a_reload_and_not_after_a_restart(
+    jupyter: Any, page: Any, watch: Any
+) -> None:
+    # JupyterLab's debugger asks a kernel that is being restarted.
+    watch.allowed.append("restore the debugger state")
     jupyter.open(page, "a.ipynb")
     jupyter.wait_for_kernel(page)
     page.evaluate(OPEN)

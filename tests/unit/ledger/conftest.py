@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -21,7 +23,7 @@ class Notebook:
         self.ledger = Ledger(most_entries)
         self.now = 1_700_000_000_000_000
         self.blocks: dict[str, tuple[int, int]] = {}
-        self.events: list[dict] = []
+        self.events: list[dict[str, Any]] = []
         self.number = 0
 
     def alloc(self, name, size):

@@ -92,7 +92,7 @@ def test_random_notebooks_add_up(new_notebook, seed):
         rows, device = notebook.alive()
         assert sum(rows.values()) == device.total == notebook.total
         if share == 1.0:
-            truth = Counter()
+            truth: Counter[str] = Counter()
             for name, (_, size) in notebook.blocks.items():
                 truth[f"In [{maker[name]}]"] += size
             assert rows == truth
