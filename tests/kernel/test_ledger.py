@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from importlib.metadata import version
 from typing import Any
 
-import ipykernel
 import nbformat
 import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 LOAD = "%load_ext gpumem_magic\nimport torch"
+IPYKERNEL = tuple(int(part) for part in version("ipykernel").split(".")[:2])
 MIB = "torch.ones(1024, 256)"
 
 
@@ -133,7 +134,7 @@ def test_run_all_stops_at_an_error(tmp_path):
     assert notebook.cells[2].execution_count is None
 
 
-@pytest.mark.skipif(ipykernel.version_info < (6, 18), reason="ipykernel's comms are another kind there")
+@pytest.mark.skipif(IPYKERNEL < (6, 18), reason="ipykernel's comms are another kind there")
 def test_a_front_end_is_told(new_kernel, tmp_path):
     there = "from comm import get_comm_manager\n'gpumem_magic' in get_comm_manager().comms"
     running = new_kernel(tmp_path)
