@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gpumem_magic.holders import HolderScan
     from gpumem_magic.recording.model import Recording
     from gpumem_magic.report import Report
 
@@ -18,7 +19,7 @@ def last() -> Report | None:
     return _last
 
 
-def build(recording: Recording, *, top: int = 5) -> Report:
+def build(recording: Recording, *, top: int = 5, holders: HolderScan | None = None) -> Report:
     """Build the report of `recording` and keep it as the last one.
 
     Parameters
@@ -27,11 +28,13 @@ def build(recording: Recording, *, top: int = 5) -> Report:
         A finished recording.
     top
         Rows of the text report's tables.
+    holders
+        Who held what after a cell that ran out of memory, when that was looked at.
     """
     # numpy and the analysis come with it: not needed before the first report.
     from gpumem_magic.report import build as build_report
 
-    report = build_report(recording, top=top)
+    report = build_report(recording, top=top, holders=holders)
     keep(report)
     return report
 

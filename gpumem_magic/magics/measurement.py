@@ -20,6 +20,7 @@ from gpumem_magic.recording.recorder import Recorder
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Hashable
 
+    from gpumem_magic.holders import HolderScan
     from gpumem_magic.magics.arguments import Request
     from gpumem_magic.magics.code import Compiled
     from gpumem_magic.recording.model import Marks, Recording
@@ -30,6 +31,9 @@ __all__ = ["MAGIC_CODE", "Measurement"]
 
 # File names that IPython's own magics give to the code of their body, whose lines they count from its beginning.
 MAGIC_CODE = frozenset({"<timed exec>", "<timed eval>", "<magic-timeit>"})
+
+# After an out-of-memory error somebody waits to read why.
+_SCAN_SECONDS = 1.0
 
 
 class Measurement:
@@ -138,11 +142,23 @@ class Measurement:
 
                 report = build(recording, top=self.request.top)
             else:
-                report = _reports.build(recording, top=self.request.top)
+                report = _reports.build(recording, top=self.request.top, holders=self._holders(recording))
                 show_report(report, cell_key=cell_key, quiet=self.request.quiet, export=self.request.export)
             self._book(recording, report, cell_id)
         except Exception as error:  # noqa: BLE001 - told in one line; the cell's own result stands
             print(f"gpumem: the report failed ({one_line(error)}); the cell itself is not affected")  # noqa: T201
+
+    def _holders(self, recording: Recording) -> HolderScan | None:
+        """Look who holds what when memory ran out: it may be held by accident."""
+        if recording.failure is None:
+            return None
+        from gpumem_magic.holders import who_holds
+
+        try:
+            return who_holds(self._shell, budget=_SCAN_SECONDS)
+        except Exception as error:  # noqa: BLE001 - any object may be hostile; the verdict stands without it
+            print(f"gpumem: looking for holders failed ({one_line(error)}); the verdict leaves them out")  # noqa: T201
+            return None
 
     def _with_runs(self, recording: Recording) -> Recording:
         if self._runs < 2:

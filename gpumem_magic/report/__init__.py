@@ -9,12 +9,15 @@ from gpumem_magic.recording.model import Recording
 from gpumem_magic.report.report import Report
 
 if TYPE_CHECKING:
+    from gpumem_magic.holders import HolderScan
     from gpumem_magic.trace.model import Trace
 
 __all__ = ["Report", "build"]
 
 
-def build(source: Recording | Trace, *, title: str | None = None, top: int = 5) -> Report:
+def build(
+    source: Recording | Trace, *, title: str | None = None, top: int = 5, holders: HolderScan | None = None
+) -> Report:
     """Make the report of a cell's recording or of a trace from a file.
 
     Parameters
@@ -25,6 +28,8 @@ def build(source: Recording | Trace, *, title: str | None = None, top: int = 5) 
         Name for a trace's report, usually the file's; a recording knows its own.
     top
         Rows of the table in text form.
+    holders
+        Who held what after a cell that ran out of memory, when that was looked at.
 
     Returns
     -------
@@ -32,5 +37,5 @@ def build(source: Recording | Trace, *, title: str | None = None, top: int = 5) 
         Finished and immutable.
     """
     if isinstance(source, Recording):
-        return Report(analyse(source), top)
+        return Report(analyse(source, holders=holders), top)
     return Report(analyse_trace(source, title or "snapshot"), top)

@@ -18,7 +18,9 @@ def test_a_request_beyond_the_machine_is_named_as_such(kernel):
 
 
 def test_the_line_of_the_notebook_is_named_for_an_error_inside_a_library(kernel):
-    kernel.run("class Net(torch.nn.Module):\n    def forward(self, x):\n        return x.new_empty(1 << 50)\nnet = Net()")
+    kernel.run(
+        "class Net(torch.nn.Module):\n    def forward(self, x):\n        return x.new_empty(1 << 50)\nnet = Net()"
+    )
     cell = kernel.run("%%gpumem\nx = torch.ones(4)\ny = net(x)")
     assert cell.kinds == ["RuntimeError", "report"]
     assert "at line 3 `y = net(x)`" in cell.report.splitlines()[0]
@@ -51,3 +53,18 @@ def test_a_gpus_text_without_a_gpu(kernel):
     assert first.startswith("gpumem: Out of memory at line 2")
     assert "it asked for 77.4 GiB in one piece, more than the whole card holds (38.6 GiB)" in first
     assert "not known: without recorded events" in cell.report.lower()
+
+
+def test_what_is_kept_by_accident_is_looked_for_and_named(kernel):
+    # No device here has torch's events, so the numbers are those of the error's text; the holders are real.
+    kernel.run("torch.ones(3 << 20)")
+    text = (
+        "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 38.60 GiB of which 19.00 MiB is "
+        "free. Including non-PyTorch memory, this process has 38.58 GiB memory in use. Of the allocated memory 38.00 GiB "
+        "is allocated by PyTorch, and 2.00 MiB is reserved by PyTorch but unallocated."
+    )
+    cell = kernel.run(f"%%gpumem\nraise torch.OutOfMemoryError({text!r})")
+    assert cell.kinds == ["OutOfMemoryError", "report"]
+    # What Out holds lies on the CPU: it cannot have been in the card's way.
+    assert "kept by accident" not in cell.report
+    assert "live tensors really hold 38.0 GiB of the card's 38.6 GiB" in cell.report
