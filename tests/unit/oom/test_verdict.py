@@ -329,8 +329,8 @@ def cuda(tried, total, free, process, allocated, unallocated, more=""):  # noqa:
     own = f"Including non-PyTorch memory, this process has {process} memory in use. " if process else ""
     return (
         f"CUDA out of memory. Tried to allocate {tried}. GPU 0 has a total capacity of {total} of which {free} is "
-        f"free. {more}{own}Of the allocated memory {allocated} is allocated by PyTorch, and {unallocated} is reserved by "
-        "PyTorch but unallocated."
+        f"free. {more}{own}Of the allocated memory {allocated} is allocated by PyTorch, and {unallocated} is reserved "
+        "by PyTorch but unallocated."
     )
 
 
@@ -363,8 +363,8 @@ def cuda(tried, total, free, process, allocated, unallocated, more=""):  # noqa:
         ("CUDA out of memory. Tried to allocate more than 1EB memory.", Cause.REQUEST, "overflowed"),
         (
             (
-                "MPS backend out of memory (MPS allocated: 17.36 GB, other allocations: 613.56 MB, max allowed: 18.13 GB). "
-                "Tried to allocate 192.00 MB on private pool."
+                "MPS backend out of memory (MPS allocated: 17.36 GB, other allocations: 613.56 MB, max allowed: 18.13 GB)"
+                ". Tried to allocate 192.00 MB on private pool."
             ),
             Cause.DEMAND,
             "live tensors really hold 17.4 GiB of the Mac's 18.1 GiB",
@@ -408,8 +408,8 @@ def test_a_driver_error_is_judged_by_the_readings():
 def test_the_cpu(size, used, own, cause):
     host = DeviceReading("cpu", 0, process_used=own * GIB, device_used=used * GIB, device_total=32 * GIB)
     text = (
-        "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
-        f"{size} bytes. Error code 12 (Cannot allocate memory)"
+        "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to "
+        f"allocate {size} bytes. Error code 12 (Cannot allocate memory)"
     )
     found = from_text(text, after=host)
     assert found.cause is cause, found.sentence
