@@ -44,8 +44,8 @@ def test_an_error_raised_while_the_first_one_was_handled(kernel):
 def test_a_gpus_text_without_a_gpu(kernel):
     text = (
         "CUDA out of memory. Tried to allocate 77.40 GiB. GPU 0 has a total capacity of 38.60 GiB of which 30.00 GiB "
-        "is free. Including non-PyTorch memory, this process has 8.60 GiB memory in use. Of the allocated memory 7.90 GiB "
-        "is allocated by PyTorch, and 200.00 MiB is reserved by PyTorch but unallocated."
+        "is free. Including non-PyTorch memory, this process has 8.60 GiB memory in use. Of the "
+        "allocated memory 7.90 GiB is allocated by PyTorch, and 200.00 MiB is reserved by PyTorch but unallocated."
     )
     cell = kernel.run(f"%%gpumem\nraise torch.OutOfMemoryError({text!r})")
     assert cell.kinds == ["OutOfMemoryError", "report"]

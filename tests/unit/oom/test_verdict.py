@@ -363,8 +363,8 @@ def cuda(tried, total, free, process, allocated, unallocated, more=""):  # noqa:
         ("CUDA out of memory. Tried to allocate more than 1EB memory.", Cause.REQUEST, "overflowed"),
         (
             (
-                "MPS backend out of memory (MPS allocated: 17.36 GB, other allocations: 613.56 MB, max allowed: 18.13 GB)"
-                ". Tried to allocate 192.00 MB on private pool."
+                "MPS backend out of memory (MPS allocated: 17.36 GB, other allocations: 613.56 MB, max allowed: 18.13 "
+                "GB). Tried to allocate 192.00 MB on private pool."
             ),
             Cause.DEMAND,
             "live tensors really hold 17.4 GiB of the Mac's 18.1 GiB",
