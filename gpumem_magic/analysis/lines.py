@@ -5,7 +5,9 @@ The rules, in this order:
 1. An event belongs to the last mark of a thread that is not later than the event, both in whole microseconds.
 2. Threads without marks (autograd's, libraries') work for the line that runs meanwhile: an allocation in
    ``loss.backward()`` belongs to that line, whichever thread made it.
-3. When several threads run notebook code and the events do not tell their thread, the line is unknown; not when all of
+3. A thread that Python did not start (autograd's) runs notebook code only while the thread that called it waits, so
+   its line counts: the recomputation of a checkpoint.
+4. When several threads run notebook code and the events do not tell their thread, the line is unknown; not when all of
    them are at the same place.
 """
 
@@ -90,7 +92,10 @@ def attribute(
     order = np.argsort(time_us, kind="stable")
     sorted_us = time_us[order]
     joined = np.full(len(time_us), _OUTSIDE, np.int32)
-    for ident in np.unique(marks.thread):
+    taken = np.zeros(len(time_us), np.bool_)
+    foreign = set(marks.foreign)
+    # Those that call before those that are called.
+    for ident in sorted(np.unique(marks.thread).tolist(), key=lambda ident: (ident in foreign, ident)):
         own = marks.thread == ident
         mark_us, mark_place = marks.time_us[own], marks.place[own]
         begin = int(np.searchsorted(sorted_us, mark_us[0]))
@@ -108,6 +113,10 @@ def attribute(
             now = np.where((known == ident) & (now == _TWO_THREADS), _OUTSIDE, now)
             now = np.where((known == ident) & active, _OUTSIDE, now)
             active &= (known == ident) | ~np.isin(known, marks.thread)
+        if ident in foreign:
+            # What others were doing is waiting; only another such thread can contradict.
+            now = np.where(active & ~taken[begin:end], _OUTSIDE, now)
+            taken[begin:end] |= active
         clash = active & (now != _OUTSIDE) & (now != found)
         joined[begin:end] = np.where(clash, _TWO_THREADS, np.where(active & (now == _OUTSIDE), found, now))
     if marks.dropped and len(marks.time_us):

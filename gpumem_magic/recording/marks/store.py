@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from array import array
 from typing import TYPE_CHECKING, Protocol
 
@@ -92,6 +93,14 @@ class Paths(Protocol):
         """Return a stack, outermost first."""
 
 
+def _is_foreign(ident: int) -> bool:
+    """Tell whether a thread was started by something else than Python's ``threading``."""
+    # enumerate() also lists the stand-ins that current_thread() makes for such threads.
+    return not any(
+        thread.ident == ident and not isinstance(thread, threading._DummyThread) for thread in threading.enumerate()
+    )
+
+
 class ThreadLog:
     """The marks of one thread.
 
@@ -99,10 +108,11 @@ class ThreadLog:
     end raises IndexError, which costs nothing until it happens and is where the pace is checked.
     """
 
-    __slots__ = ("_old_spots", "_old_times", "count", "dropped", "ident", "spots", "times")
+    __slots__ = ("_old_spots", "_old_times", "count", "dropped", "ident", "is_foreign", "spots", "times")
 
     def __init__(self, ident: int) -> None:
         self.ident = ident
+        self.is_foreign = _is_foreign(ident)
         self.times = array("q", bytes(8 * BLOCK))
         self.spots = array("i", bytes(4 * BLOCK))
         self.count = 0
@@ -163,4 +173,5 @@ def build_marks(logs: Iterable[ThreadLog], spots: Paths, *, has_functions: bool)
         has_functions=has_functions,
         dropped=sum(log.dropped for log in logs),
         last_lines=tuple(last for _, last in found),
+        foreign=tuple(log.ident for log in logs if log.is_foreign),
     )

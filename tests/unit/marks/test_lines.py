@@ -67,6 +67,18 @@ def test_two_threads_at_once_are_unknown_unless_at_one_place() -> None:
     ]
 
 
+def test_a_thread_that_python_did_not_start_runs_while_its_caller_waits() -> None:
+    # Thread 1 waits in backward (place 0); autograd's thread 2 runs a checkpoint's forward (place 1) and leaves it.
+    rows = [(100, 1, 0), (150, 2, 1), (200, 2, -1)]
+    assert joined(marks(rows, foreign=(2,)), [120, 160, 220]) == [0, 1, 0]
+    assert joined(marks(rows), [120, 160, 220]) == [0, TWO_THREADS, 0]
+
+
+def test_two_threads_that_python_did_not_start_contradict_each_other() -> None:
+    rows = [(100, 1, 0), (150, 2, 1), (160, 3, 0)]
+    assert joined(marks(rows, foreign=(2, 3)), [155, 170]) == [1, TWO_THREADS]
+
+
 def test_three_threads_at_once() -> None:
     given = marks([(100, 1, 0), (150, 2, 1), (160, 3, 0)])
     assert joined(given, [155, 170]) == [TWO_THREADS, TWO_THREADS]
