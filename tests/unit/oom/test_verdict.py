@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -448,10 +449,12 @@ def test_real_recordings(name, cause, words):
     row = next(
         row for row in json.loads((DATA / "oom" / "messages.json").read_text("utf-8")) if row["recording"] == name
     )
+    assert found.oom is not None
     assert found.oom.cause is cause
     assert words in found.sentence
     # The replayed moment is what torch itself said of it, to two decimals.
-    message, state = parse_message(row["message"]), found.oom.evidence.state
+    message: Any = parse_message(row["message"])
+    state: Any = found.oom.evidence.state
     assert message.allocated.low <= state.allocated <= message.allocated.high
     assert message.unallocated.low <= state.reserved - state.allocated <= message.unallocated.high
     assert message.tried.low <= state.segment <= message.tried.high
