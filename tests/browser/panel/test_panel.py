@@ -198,7 +198,9 @@ NUMBERS = """
 from comm import create_comm
 numbers = {"key": "cuda:0", "allocated": 5 << 30, "reserved": 6 << 30, "peak": 7 << 30, "outside": 1 << 29}
 cells = [{"cellId": "cell-0", "title": "In [1]", "peak": 7 << 30, "stayed": 1 << 30}]
-create_comm("gpumem_magic").send({"protocol": 1, "timeUs": 1, "devices": [numbers], "cells": cells})
+# Kept: a comm that dies says goodbye to front ends, and those that never opened it log an error.
+feed = create_comm(target_name="gpumem_magic", comm_id="gpumem_magic", primary=False)
+feed.send({"protocol": 1, "timeUs": 1, "devices": [numbers], "cells": cells})
 """
 
 
