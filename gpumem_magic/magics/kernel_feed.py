@@ -96,7 +96,9 @@ class KernelFeed:
         self._shell.events.unregister("post_run_cell", self._after_cell)
         self._send([], [])
         self._comm.on_msg(None)
-        self._comm.close()
+        # Without the goodbye: front ends never opened the comm, and JupyterLab logs an error about an unknown one.
+        self._comm._closed = True  # noqa: SLF001 - else its end sends the goodbye after all
+        self._manager.unregister_comm(self._comm)
 
     # -- when to send ----------------------------------------------------------------------------------------------
 
