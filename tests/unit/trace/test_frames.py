@@ -22,7 +22,7 @@ def test_cells(name):
         r"C:\Python312\Lib\site-packages\torch\nn\modules\module.py",
         "/usr/lib/python3/dist-packages/numpy/core.py",
         "/usr/lib/python3.13t/threading.py",
-        "/root/.pyenv/versions/3.11.7/lib/python3.11/asyncio/base_events.py",
+        "/opt/python/lib/python3.11/asyncio/base_events.py",
         "/tmp/torchinductor_root/ji/cjiigh46.py",  # noqa: S108
         "<frozen runpy>",
         "<eval_with_key>.12",
@@ -31,7 +31,7 @@ def test_cells(name):
         "CUDACachingAllocator.cpp",
         "/opt/torch/lib/libtorch_cuda.so",
         "/usr/lib/libc.so.6",
-        "/work/ipykernel/kernelbase.py",
+        "/srv/ipykernel/kernelbase.py",
     ],
 )
 def test_libraries(name):
