@@ -140,7 +140,12 @@ def analyse(recording: Recording, *, holders: HolderScan | None = None) -> Analy
         notes.append(Note("warning", OVERFLOW))
     shown = _by_peak(_mark_exception(device, recording) for device in devices)
     drawable = any(_moves(device) for device in shown)
-    oom = diagnose(shown, recording, settings=trace.settings if trace is not None else None, holders=holders)
+    oom = None
+    try:
+        oom = diagnose(shown, recording, settings=trace.settings if trace is not None else None, holders=holders)
+    except Exception as error:  # noqa: BLE001 - the numbers stand without the verdict
+        text = f"the out-of-memory verdict failed ({type(error).__name__}); the numbers below are not affected"
+        notes.append(Note("warning", text))
     if drawable:
         # A device on which nothing moved is worth a tab only beside others, and never the first line.
         shown = tuple(sorted(shown, key=lambda device: not _moves(device)))

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from gpumem_magic.allocator.conf import TorchVersion, check, from_environment, installed_torch
-from gpumem_magic.allocator.conf.environment import NEWEST
+from gpumem_magic.allocator.conf import TorchVersion
+from gpumem_magic.allocator.conf.text import ask, describe_conf
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
 
-    from gpumem_magic.allocator.conf import Checked
-
-__all__ = ["add_parsers", "describe_conf"]
+__all__ = ["add_parsers"]
 
 
 def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -34,70 +31,13 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.set_defaults(run=_conf)
 
 
-def describe_conf(text: str | None, version: TorchVersion | None, environ: Mapping[str, str]) -> tuple[str, bool]:
-    """Check settings and write the outcome for a person.
-
-    Parameters
-    ----------
-    text
-        The settings; None: what `environ` says.
-    version
-        The release that will read it; None: the installed one, or the newest when there is none.
-    environ
-        The process's environment.
-
-    Returns
-    -------
-    tuple
-        The lines, and whether there is no problem.
-    """
-    asked = _ask(text, version, environ)
-    checked, source = asked.checked, asked.variable
-    lines = []
-    if checked.text:
-        lines.append(f"{source}={checked.text}" if source else checked.text)
-    for problem in checked.problems:
-        # The caret points into the line above, so the variable's name in front of it counts.
-        indent = " " * (problem.at + (len(source) + 1 if source else 0))
-        lines += [f"{indent}^ {problem.message}", f"{indent}  torch {checked.version}: {problem.then}"]
-    if checked.problems:
-        lines.append(f"write instead: {checked.corrected or 'nothing (unset it)'}")
-    elif checked.text:
-        lines.append(f"ok for torch {checked.version}")
-    lines += [f"note: {note}" for note in asked.notes]
-    return "\n".join(lines), checked.ok
-
-
-class _Asked(NamedTuple):
-    checked: Checked
-    variable: str | None
-    notes: list[str]
-
-
-def _ask(text: str | None, version: TorchVersion | None, environ: Mapping[str, str]) -> _Asked:
-    notes: list[str] = []
-    version = version or installed_torch()
-    if version is None:
-        version = NEWEST
-        notes.append(f"torch is not installed here: checked for {version}; name another with --torch")
-    source = None
-    if text is None:
-        environment = from_environment(environ, version)
-        text, source = environment.text, environment.variable
-        notes += environment.notes
-        if source is None:
-            notes.append("no allocator settings in the environment: torch uses its defaults")
-    checked = check(text, version)
-    return _Asked(checked, source, [*notes, *checked.notes])
-
-
 def _conf(arguments: argparse.Namespace) -> int:
     version = TorchVersion.parse(arguments.torch) if arguments.torch else None
     if not arguments.json:
         text, ok = describe_conf(arguments.string, version, os.environ)
         print(text)
         return 0 if ok else 1
-    checked, source, notes = _ask(arguments.string, version, os.environ)
+    checked, source, notes = ask(arguments.string, version, os.environ)
     print(
         json.dumps(
             {

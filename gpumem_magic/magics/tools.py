@@ -88,7 +88,7 @@ class ToolMagics:
 
         Also says which settings torch really uses in this kernel. CUDA is never initialised to find out.
         """
-        from gpumem_magic.cli.conf import describe_conf
+        from gpumem_magic.allocator.conf.text import describe_conf
         from gpumem_magic.recording.settings import settings_in_force
 
         found = parse_argstring(self.gpumem_conf, without_comment(line))

@@ -461,6 +461,17 @@ def test_real_recordings(name, cause, words):
     assert message.free.low <= state.device_free <= message.free.high
 
 
+def test_a_verdict_that_fails_takes_no_number_with_it():
+    heap = full_card()
+    whole, found = cell(heap, after=reading(heap)), cell(heap, after=reading(heap), holders=object())
+    assert found.oom is None
+    assert [note.text for note in found.notes if "verdict failed" in note.text] == [
+        "the out-of-memory verdict failed (AttributeError); the numbers below are not affected"
+    ]
+    assert [device.headline for device in found.devices] == [device.headline for device in whole.devices]
+    assert found.sentence
+
+
 def test_real_messages_get_a_verdict_that_their_counters_support():
     for row in json.loads((DATA / "oom" / "messages.json").read_text("utf-8")):
         found = from_text(row["message"])
