@@ -5,7 +5,7 @@ example notebooks and their reports in real kernels, prints a table, and writes 
 ``results.json``, ``results.txt``, each executed notebook, and the reports that they exported (none over 16 MiB).
 Correctness checks run four at a time; what measures time (``check_cost_*``) or reads the whole device
 (``nvml_checks.py``) runs alone, after them. A check returns a line of what it measured, raises ``AssertionError``, or
-raises an exception whose class is named ``Skip``. ``--only PATTERN`` picks by substring, ``--quick`` measures fewer
+raises an exception whose class is named ``Skip``. ``--only A,B`` picks by substrings, ``--quick`` measures fewer
 rounds, ``--seconds`` bounds the whole (what does not fit is listed as not run).
 
 The machine needs Python 3.12, torch, numpy, matplotlib, pynvml and psutil, and no network. The rest travels as wheels:
@@ -78,7 +78,7 @@ def find(only: str) -> list[Row]:
                 row = Row(path.stem, name.removeprefix("check_"))
                 rows.append(row)
     rows += [Row("notebook", path.stem) for path in sorted(NOTEBOOKS.glob("*.ipynb"))]
-    rows = [row for row in rows if only in f"{row.file}.{row.name}"]
+    rows = [row for row in rows if any(part in f"{row.file}.{row.name}" for part in only.split(","))]
     order = {"conf_checks": -1, "nvml_checks": 1, "notebook": 2}  # the longest first
     return sorted(rows, key=lambda row: (row.is_alone, order.get(row.file, 0), row.name.startswith("cost_")))
 
