@@ -9,12 +9,17 @@ import gc
 import statistics
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import gpumem_magic
+from gpumem_magic.allocator.replay import history
+from gpumem_magic.report import build
+from gpumem_magic.trace.collector import paused_collector
+from gpumem_magic.trace.convert import from_snapshot
 
 if TYPE_CHECKING:
     from gpumem_magic.analysis.model import DeviceAnalysis, Row
@@ -210,6 +215,42 @@ def check_cost_report() -> str:
             f"{count:,} events: snapshot {snapshot:.3f} s, end to report {rest:.3f} s (first {first:.3f} s), "
             f"{rest - snapshot:+.3f} s, {rest / snapshot:.2f}x"
         )
+    return "; ".join(parts)
+
+
+def check_cost_steps() -> str:
+    """Each step between the end of a block and its report, as multiples of torch's own snapshot of as many events."""
+    torch = torch_with_cuda()
+    torch.ones(1, device="cuda")
+    parts = []
+    for count in (20_000, 600_000):
+        rounds: list[dict[str, float]] = []
+        for _ in range(4):
+            torch.cuda.memory._record_memory_history(context=None, max_entries=1_000_000)
+            _events(torch, count)
+            steps: dict[str, float] = {}
+
+            def step(name: str, function: Any, steps: dict[str, float] = steps) -> Any:
+                begin = time.perf_counter()
+                result = function()
+                steps[name] = time.perf_counter() - begin
+                return result
+
+            with paused_collector():
+                taken = step("snapshot", torch.cuda.memory._snapshot)
+                trace = step("convert", partial(from_snapshot, taken, kind="cuda"))
+                step("stop torch", partial(torch.cuda.memory._record_memory_history, enabled=None))
+                step("replay", lambda trace=trace: [history(one, trace.settings) for one in trace.devices])
+                report = step("replay and analyse", partial(build, trace))
+                step("picture", report.to_png)
+                step("bundle", report.static_bundle)
+                step("document", partial(report.to_document, 256_000))
+                del taken
+            rounds.append(steps)
+        medians = {name: statistics.median(one[name] for one in rounds[1:]) for name in rounds[0]}
+        base = medians.pop("snapshot")
+        words = ", ".join(f"{name} {value / base:.2f}x" for name, value in medians.items())
+        parts.append(f"{count:,} events: snapshot {base:.3f} s, {words}")
     return "; ".join(parts)
 
 
