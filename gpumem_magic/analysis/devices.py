@@ -14,6 +14,7 @@ from gpumem_magic.analysis.markers import event_markers, last_oom
 from gpumem_magic.analysis.model import DeviceAnalysis, Group, Headline, Lane, Marker, Row
 from gpumem_magic.analysis.oom.state import oom_state
 from gpumem_magic.analysis.owners import assign_groups, compact, event_group
+from gpumem_magic.analysis.segments import memory_record
 from gpumem_magic.analysis.timeline import build_timeline, drop_preexisting, reconcile
 
 if TYPE_CHECKING:
@@ -231,6 +232,7 @@ def analyse_device(device: DeviceTrace, history: History, context: DeviceContext
         oom_held=None if oom is None else int(history.allocated[oom + 1]),
         oom_group=None if oom is None else event_group(device, oom, context),
         oom_state=oom_state(device, history, timeline, groups, context.settings),
+        memory=memory_record(device, context.settings, history, timeline),
     )
 
 

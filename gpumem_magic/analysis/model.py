@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from gpumem_magic.analysis.oom.diagnose import OomVerdict
     from gpumem_magic.analysis.oom.state import OomState
+    from gpumem_magic.analysis.segments import MemoryRecord
     from gpumem_magic.recording.model import Cell, Note, Outcome, SourceKind
     from gpumem_magic.trace.model import Region, StackTable
 
@@ -220,6 +221,8 @@ class DeviceAnalysis:
         the line's group (its own, when it never owned anything).
     oom_state
         What the allocator held at that moment, or None.
+    memory
+        Where everything lay, for the map of segments and for other settings; None without a caching allocator.
     """
 
     key: str
@@ -247,6 +250,7 @@ class DeviceAnalysis:
     oom_held: int | None = None
     oom_group: Group | None = None
     oom_state: OomState | None = None
+    memory: MemoryRecord | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
