@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpumem_magic.trace.model import Trace
 
 __all__ = [
+    "Calls",
     "Cell",
     "DeviceReading",
     "Failure",
@@ -26,6 +27,7 @@ __all__ = [
     "Outcome",
     "ProcessMemory",
     "Recording",
+    "Roles",
     "Sample",
     "SourceKind",
 ]
@@ -119,6 +121,63 @@ class Marks:
     dropped: int = 0
     last_lines: tuple[tuple[int, ...], ...] = ()
     foreign: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Which of torch's calls was under way since when, as columns of shape ``(n,)`` in time order.
+
+    Attributes
+    ----------
+    time_us, thread, place
+        As in `Marks`; -1 means that none was under way.
+    places
+        Distinct stacks of calls, innermost first: tuples of (kind, name, class name). `kind` is ``"module"`` (`name`
+        is its path, ``model.layers[3]``), ``"backward"``, ``"step"``, ``"zero_grad"`` or ``"loader"``.
+    dropped, foreign
+        As in `Marks`.
+    """
+
+    time_us: NDArray[np.int64]
+    thread: NDArray[np.int64]
+    place: NDArray[np.int32]
+    places: tuple[tuple[tuple[str, str, str], ...], ...]
+    dropped: int = 0
+    foreign: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What memory was for, seen by storage while the code ran and after it: columns of shape ``(n,)`` in time order.
+
+    Attributes
+    ----------
+    time_us
+        Moment of each look, Unix microseconds, int64.
+    device
+        Index into `devices`, int16.
+    address
+        First byte of the storage, uint64.
+    role
+        Index into `roles`, uint8. A storage seen in several roles at one moment stands there once, in the first.
+    name
+        Index into `names`; -1 for none, int32.
+    devices, roles, names
+        torch's notation of devices; ``"parameter"``, ``"buffer"``, ``"gradient"``, ``"optimizer"``,
+        ``"activation"``, ``"input"`` and ``"tensor"`` (held by a variable, purpose unknown); the path of each.
+    complete
+        True when the look after the code saw every live tensor: what it did not see belongs to no tensor.
+    """
+
+    time_us: NDArray[np.int64]
+    device: NDArray[np.int16]
+    address: NDArray[np.uint64]
+    role: NDArray[np.uint8]
+    name: NDArray[np.int32]
+    devices: tuple[str, ...]
+    roles: tuple[str, ...]
+    names: tuple[str, ...]
+    complete: bool = False
 
 
 @dataclass(frozen=True)
@@ -223,6 +282,10 @@ class Recording:
         What the reader must know.
     failure
         The out-of-memory error that ended the code, or that what ended it came from; None without one.
+    calls
+        Which of torch's calls ran when (modules, backward, optimizer steps), or None where that was not watched.
+    roles
+        What memory was for, or None where that was not looked at.
     """
 
     cell: Cell
@@ -240,3 +303,5 @@ class Recording:
     own_seconds: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
     failure: Failure | None = None
+    calls: Calls | None = None
+    roles: Roles | None = None
