@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -235,7 +236,7 @@ class MemoryRecord:
             own = [Span(at - start, size, requested, group, kind) for at, size, requested, group, kind in inside]
             own += [
                 Span(one.start + one.size - start, after.start - one.start - one.size, 0, NOBODY, SpanKind.UNMAPPED)
-                for one, after in zip(pieces, pieces[1:], strict=False)
+                for one, after in pairwise(pieces)
             ]
             own.sort()
             mapped = sum(piece.size for piece in pieces)
