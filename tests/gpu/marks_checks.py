@@ -1,4 +1,4 @@
-"""Line marks on a real GPU: right against torch's own Python stacks, cheap against torch's own recorder.
+"""Line marks on a real GPU: right against torch's own Python stacks.
 
 Each ``check_*`` takes nothing, asserts what must hold, and returns a line of what was measured. Run by ``run_all.py``,
 or alone: ``python tests/gpu/marks_checks.py NAME``.
@@ -10,7 +10,6 @@ import json
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -28,14 +27,9 @@ from gpumem_magic.recording.recorder import Recorder
 from gpumem_magic.trace.model import Action
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gpumem_magic.recording.model import Marks, Recording
 
 QUICK = os.environ.get("GPUMEM_QUICK") == "1"
-ROUNDS = 4 if QUICK else 14
-# Of one benchmark; whole rounds only.
-LONGEST_S = 35.0
 
 MODEL = """
 import torch
@@ -310,193 +304,6 @@ def check_marks_clock() -> str:
     widths = [after - before for before, after in calls]
     worst = max(map(abs, offsets))
     return f"offset at most {worst} µs in {len(offsets)} calls (each {statistics.median(widths):.0f} µs wide)"
-
-
-# -- cheap -------------------------------------------------------------------------------------------------------------
-
-
-def modes(played: Played, source: str) -> dict[str, Callable[[], float]]:
-    """Return timed ways to run a cell: seconds of the cell alone, a synchronize at its end included."""
-    torch = played.namespace["torch"]
-    codes = played.compile(source + "\ntorch.cuda.synchronize()\n")
-
-    def timed() -> float:
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        played.run(codes)
-        return time.perf_counter() - began
-
-    def history(**arguments: Any) -> Callable[[], float]:
-        def run() -> float:
-            torch.cuda.memory._record_memory_history(max_entries=1_000_000, **arguments)
-            try:
-                return timed()
-            finally:
-                torch.cuda.memory._record_memory_history(enabled=None)
-
-        return run
-
-    def ours(stacks: str) -> Callable[[], float]:
-        def run() -> float:
-            recorder = Recorder(RecordOptions(stacks=stacks), start_marks=lambda: start_marks(recorder))
-            recorder.start()
-            try:
-                return timed()
-            finally:
-                recorder.end()
-                recorder.stop(Cell(None, None, source), Outcome.OK, None)
-
-        return run
-
-    return {
-        "bare": timed,
-        "torch context=None": history(context=None),
-        "ours lines": ours("lines"),
-        "torch python": history(context="all", stacks="python"),
-        "ours python": ours("python"),
-        "bare after": timed,
-    }
-
-
-def interleaved(played: Played, source: str, rounds: int, names: tuple[str, ...] | None = None) -> str:
-    """Time all modes in rounds; return each one's ratio to the bare cell and ours to torch's, with the spread."""
-    ways = {name: way for name, way in modes(played, source).items() if names is None or name in names}
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    began = time.monotonic()
-    for turn in range(rounds + 1):
-        if turn > 4 and time.monotonic() - began > LONGEST_S:
-            break
-        # The order changes, so that none always follows the same one.
-        order = list(ways)[turn % len(ways) :] + list(ways)[: turn % len(ways)]
-        for name in order:
-            elapsed = ways[name]()
-            if turn:
-                seconds[name].append(elapsed)
-    parts = [f"{len(seconds['bare'])} rounds, bare {statistics.median(seconds['bare']) * 1e3:.1f} ms"]
-    pairs = [(name, "bare") for name in ways if name != "bare"]
-    both = (("ours lines", "torch context=None"), ("ours python", "torch python"))
-    pairs += [pair for pair in both if pair[1] in ways]
-    for name, base in pairs:
-        ratios = [a / b for a, b in zip(seconds[name], seconds[base], strict=True)]
-        low, middle, high = statistics.quantiles(ratios, n=4)
-        parts.append(f"{name}/{base} {(middle - 1) * 100:+.1f} % ({(low - 1) * 100:+.1f} to {(high - 1) * 100:+.1f})")
-    return "; ".join(parts)
-
-
-def check_cost_launch_bound() -> str:
-    """Goal: ours lines at most +1 % over torch context=None, ours python at most +1 % over torch python."""
-    return interleaved(training(steps=40, depth=16), TRAIN, ROUNDS)
-
-
-def check_cost_gpu_bound() -> str:
-    """Goal: ours lines at most +0.5 % over bare."""
-    played = training(steps=6, rows=8192, width=2048, depth=8)
-    return interleaved(played, TRAIN, ROUNDS, ("bare", "ours lines", "torch context=None", "bare after"))
-
-
-def check_cost_tiny_lines() -> str:
-    """Lines of a few µs that allocate each time: the worst case that is still marked line by line."""
-    source = "a = torch.ones(8, device='cuda')\nfor n in range(100_000):\n    b = a + 1\n    c = b * 2\n"
-    return interleaved(Played(MODEL), source, 3 if QUICK else 6)
-
-
-def check_cost_plain_loop() -> str:
-    """Goal: at most +5 % on 6 M iterations of plain Python, recorder on."""
-    source = "x = 0\nfor n in range(6_000_000):\n    x += n\n"
-    played = Played(MODEL)
-    played.run(played.compile("torch.ones(1, device='cuda')"))
-    return interleaved(played, source, 4 if QUICK else 8, ("bare", "ours lines", "bare after"))
-
-
-# -- a real kernel -----------------------------------------------------------------------------------------------------
-
-
-class Kernel:
-    """A kernel driven by hand."""
-
-    def __init__(self) -> None:
-        from jupyter_client.manager import KernelManager
-
-        self.manager = KernelManager(kernel_name="python3")
-        root = str(Path(__file__).resolve().parents[2])
-        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-        self.manager.start_kernel(cwd=tempfile.mkdtemp(), env={**os.environ, "PYTHONPATH": path})
-        self.client: Any = self.manager.client()
-        self.client.start_channels()
-        self.client.wait_for_ready(timeout=120)
-
-    def run(self, code: str) -> tuple[float, str, float | None]:
-        """Run a cell; return seconds from request to idle, the text of its outputs, and when its report came."""
-        began = time.perf_counter()
-        ours = self.client.execute(code)
-        text, shown = "", None
-        while True:
-            message = self.client.get_iopub_msg(timeout=300)
-            if message["parent_header"].get("msg_id") != ours:
-                continue
-            content = message["content"]
-            if message["msg_type"] == "error":
-                raise RuntimeError("\n".join(content["traceback"]))
-            text += content.get("text", "") + content.get("data", {}).get("text/plain", "")
-            if message["msg_type"] == "display_data" and "gpumem" in content["data"].get("text/plain", ""):
-                shown = time.time()
-            if message["msg_type"] == "status" and content["execution_state"] == "idle":
-                return time.perf_counter() - began, text, shown
-
-    def stop(self) -> None:
-        """End the kernel."""
-        self.client.stop_channels()
-        self.manager.shutdown_kernel(now=True)
-
-
-def check_cost_first_cell() -> str:
-    """Goal: the first measured cell is no slower than the tenth by more than 0.3 s."""
-    kernel = Kernel()
-    try:
-        kernel.run("import torch\ntorch.ones(8, device='cuda').sum().item()\n%load_ext gpumem_magic")
-        cell = "%%gpumem\nx = torch.ones(1 << 20, device='cuda')\ny = (x * 2).sum()\ndel x"
-        seconds = [kernel.run(cell)[0] for _ in range(10)]
-        python = [kernel.run(cell.replace("%%gpumem", "%%gpumem --stacks python"))[0] for _ in range(3)]
-    finally:
-        kernel.stop()
-    text = f"first {seconds[0]:.3f} s, tenth {seconds[-1]:.3f} s, all {[round(s, 3) for s in seconds]}"
-    return f"{text}; with --stacks python {[round(s, 3) for s in python]}"
-
-
-LOOP = """
-import time
-a = torch.ones(8, device='cuda')
-for n in range({count}):
-    b = a + 1
-    c = b + 1
-torch.cuda.synchronize()
-ended = time.time()
-"""
-
-
-def check_cost_end_of_cell() -> str:
-    """Goal: cell's end to report at most torch's _snapshot() plus 0.3 s (20 k events), plus 1x (600 k events)."""
-    parts = []
-    for count in (2_500, 75_000 if not QUICK else 10_000):
-        kernel = Kernel()
-        try:
-            kernel.run("import torch\ntorch.ones(8, device='cuda').sum().item()\n%load_ext gpumem_magic")
-            kernel.run("%%gpumem\ntorch.ones(8, device='cuda')")
-            loop = LOOP.format(count=count)
-            kernel.run("%%gpumem\n" + loop)
-            shown = kernel.run("%%gpumem\n" + loop)[2]
-            ended = kernel.run("print(repr(ended))")[1]
-            ours = (shown or 0) - float(ended)
-            kernel.run("torch.cuda.memory._record_memory_history(context=None, max_entries=1_000_000)\n" + loop)
-            text = kernel.run(
-                "began = time.perf_counter()\ns = torch.cuda.memory._snapshot()\ntook = time.perf_counter() - began\n"
-                "print(took, sum(map(len, s['device_traces'])))"
-            )[1]
-            took, events = text.split()
-            parts.append(f"{int(events):,} events: ours {ours:.3f} s, torch's _snapshot {float(took):.3f} s")
-        finally:
-            kernel.stop()
-    return "; ".join(parts)
 
 
 CHECKS = {name.removeprefix("check_"): check for name, check in list(globals().items()) if name.startswith("check_")}

@@ -1,0 +1,254 @@
+"""What measuring costs on a real GPU: against a bare cell, and against torch's own recorder.
+
+Each ``check_*`` takes nothing and returns a line of ratios from one run. Run by ``run_all.py``, or alone:
+``python tests/gpu/cost_checks.py NAME``.
+
+Machines of this kind are noisy by several percent, so that a difference of 1 % needs many short rounds: the ways take
+turns in each round, in an order that moves, and what is told is the median of the rounds' ratios with its 95 % interval
+(order statistics, no assumption about the noise).
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from marks_checks import MODEL, QUICK, TRAIN, Played, start_marks, training
+
+from gpumem_magic.recording.model import Cell, Outcome
+from gpumem_magic.recording.options import RecordOptions
+from gpumem_magic.recording.recorder import Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Of one benchmark; whole rounds only.
+LONGEST_S = 8.0 if QUICK else 36.0
+FEWEST = 4
+
+
+def modes(played: Played, source: str) -> dict[str, Callable[[], float]]:
+    """Return timed ways to run a cell: seconds of the cell alone, a synchronize at its end included."""
+    torch = played.namespace["torch"]
+    codes = played.compile(source + "\ntorch.cuda.synchronize()\n")
+
+    def timed() -> float:
+        gc.collect()
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        played.run(codes)
+        return time.perf_counter() - began
+
+    def history(**arguments: Any) -> Callable[[], float]:
+        def run() -> float:
+            torch.cuda.memory._record_memory_history(max_entries=1_000_000, **arguments)
+            try:
+                return timed()
+            finally:
+                torch.cuda.memory._record_memory_history(enabled=None)
+
+        return run
+
+    def ours(stacks: str) -> Callable[[], float]:
+        def run() -> float:
+            recorder = Recorder(RecordOptions(stacks=stacks), start_marks=lambda: start_marks(recorder))
+            recorder.start()
+            try:
+                return timed()
+            finally:
+                recorder.end()
+                recorder.stop(Cell(None, None, source), Outcome.OK, None)
+
+        return run
+
+    return {
+        "bare": timed,
+        "torch context=None": history(context=None),
+        "ours lines": ours("lines"),
+        "torch python": history(context="all", stacks="python"),
+        "ours python": ours("python"),
+        "bare after": timed,
+    }
+
+
+def interval(values: list[float]) -> tuple[float, float, float]:
+    """Return the median with the 95 % interval of it, by order statistics."""
+    values = sorted(values)
+    count = len(values)
+    reach = math.ceil(0.98 * math.sqrt(count))
+    low, high = max(0, count // 2 - reach), min(count - 1, (count - 1) // 2 + reach)
+    return values[low], statistics.median(values), values[high]
+
+
+def interleaved(played: Played, source: str, pairs: dict[str, str]) -> str:
+    """Time ways against their base in rounds, and word the ratios.
+
+    Parameters
+    ----------
+    pairs
+        Which way is compared with which base, both names of `modes`.
+    """
+    chosen = dict.fromkeys([*pairs.values(), *pairs])
+    ways = {name: way for name, way in modes(played, source).items() if name in chosen}
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    began = time.monotonic()
+    turn = 0
+    while turn <= FEWEST or time.monotonic() - began < LONGEST_S:
+        # The order changes, so that none always follows the same one.
+        order = list(ways)[turn % len(ways) :] + list(ways)[: turn % len(ways)]
+        for name in order:
+            elapsed = ways[name]()
+            if turn:
+                seconds[name].append(elapsed)
+        turn += 1
+    first = next(iter(ways))
+    parts = [f"{turn - 1} rounds, {first} {statistics.median(seconds[first]) * 1e3:.1f} ms"]
+    for name, base in pairs.items():
+        low, middle, high = interval([a / b for a, b in zip(seconds[name], seconds[base], strict=True)])
+        parts.append(f"{name} / {base} {(middle - 1) * 100:+.2f} % ({(low - 1) * 100:+.2f} to {(high - 1) * 100:+.2f})")
+    return "; ".join(parts)
+
+
+def check_cost_launch_bound() -> str:
+    """Goal: lines at most +1 % over torch's own recorder with ``context=None``."""
+    played = training(steps=5, depth=16)
+    return interleaved(played, TRAIN, {"ours lines": "torch context=None", "torch context=None": "bare"})
+
+
+def check_cost_python_stacks() -> str:
+    """Goal: ``--stacks python`` at most +1 % over torch's own recorder with the same arguments."""
+    return interleaved(training(steps=5, depth=16), TRAIN, {"ours python": "torch python", "torch python": "bare"})
+
+
+def check_cost_after_unloading() -> str:
+    """Goal: nothing within the noise, once a recording has ended."""
+    return interleaved(training(steps=5, depth=16), TRAIN, {"bare after": "bare"})
+
+
+def check_cost_gpu_bound() -> str:
+    """Goal: ours lines at most +0.5 % over bare."""
+    played = training(steps=2, rows=8192, width=2048, depth=4)
+    return interleaved(played, TRAIN, {"ours lines": "bare", "torch context=None": "bare"})
+
+
+def check_cost_tiny_lines() -> str:
+    """Lines of a few µs that allocate each time: the worst case that is still marked line by line."""
+    source = "a = torch.ones(8, device='cuda')\nfor n in range(10_000):\n    b = a + 1\n    c = b * 2\n"
+    return interleaved(Played(MODEL), source, {"ours lines": "torch context=None", "torch context=None": "bare"})
+
+
+def check_cost_plain_loop() -> str:
+    """Goal: at most +5 % on 6 M iterations of plain Python, recorder on."""
+    source = "x = 0\nfor n in range(6_000_000):\n    x += n\n"
+    played = Played(MODEL)
+    played.run(played.compile("torch.ones(1, device='cuda')"))
+    return interleaved(played, source, {"ours lines": "bare"})
+
+
+# -- a real kernel -----------------------------------------------------------------------------------------------------
+
+
+class Kernel:
+    """A kernel driven by hand."""
+
+    def __init__(self) -> None:
+        from jupyter_client.manager import KernelManager
+
+        self.manager = KernelManager(kernel_name="python3")
+        root = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        self.manager.start_kernel(cwd=tempfile.mkdtemp(), env={**os.environ, "PYTHONPATH": path})
+        self.client: Any = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=120)
+
+    def run(self, code: str) -> tuple[float, str, float | None]:
+        """Run a cell; return seconds from request to idle, the text of its outputs, and when its report came."""
+        began = time.perf_counter()
+        ours = self.client.execute(code)
+        text, shown = "", None
+        while True:
+            message = self.client.get_iopub_msg(timeout=300)
+            if message["parent_header"].get("msg_id") != ours:
+                continue
+            content = message["content"]
+            if message["msg_type"] == "error":
+                raise RuntimeError("\n".join(content["traceback"]))
+            text += content.get("text", "") + content.get("data", {}).get("text/plain", "")
+            if message["msg_type"] == "display_data" and "gpumem" in content["data"].get("text/plain", ""):
+                shown = time.time()
+            if message["msg_type"] == "status" and content["execution_state"] == "idle":
+                return time.perf_counter() - began, text, shown
+
+    def stop(self) -> None:
+        """End the kernel."""
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+def check_cost_first_cell() -> str:
+    """Goal: the first measured cell is no slower than the tenth by more than 0.3 s."""
+    kernel = Kernel()
+    try:
+        kernel.run("import torch\ntorch.ones(8, device='cuda').sum().item()\n%load_ext gpumem_magic")
+        cell = "%%gpumem\nx = torch.ones(1 << 20, device='cuda')\ny = (x * 2).sum()\ndel x"
+        seconds = [kernel.run(cell)[0] for _ in range(10)]
+        python = [kernel.run(cell.replace("%%gpumem", "%%gpumem --stacks python"))[0] for _ in range(3)]
+    finally:
+        kernel.stop()
+    text = f"first {seconds[0]:.3f} s, tenth {seconds[-1]:.3f} s, all {[round(s, 3) for s in seconds]}"
+    return f"{text}; with --stacks python {[round(s, 3) for s in python]}"
+
+
+LOOP = """
+import time
+a = torch.ones(8, device='cuda')
+for n in range({count}):
+    b = a + 1
+    c = b + 1
+torch.cuda.synchronize()
+ended = time.time()
+"""
+
+
+def check_cost_end_of_cell() -> str:
+    """Goal: cell's end to report at most torch's _snapshot() plus 0.3 s (20 k events), plus 1x (600 k events)."""
+    parts = []
+    for count in (2_500, 75_000 if not QUICK else 10_000):
+        kernel = Kernel()
+        try:
+            kernel.run("import torch\ntorch.ones(8, device='cuda').sum().item()\n%load_ext gpumem_magic")
+            kernel.run("%%gpumem\ntorch.ones(8, device='cuda')")
+            loop = LOOP.format(count=count)
+            kernel.run("%%gpumem\n" + loop)
+            shown = kernel.run("%%gpumem\n" + loop)[2]
+            ended = kernel.run("print(repr(ended))")[1]
+            ours = (shown or 0) - float(ended)
+            kernel.run("torch.cuda.memory._record_memory_history(context=None, max_entries=1_000_000)\n" + loop)
+            text = kernel.run(
+                "began = time.perf_counter()\ns = torch.cuda.memory._snapshot()\ntook = time.perf_counter() - began\n"
+                "print(took, sum(map(len, s['device_traces'])))"
+            )[1]
+            took, events = text.split()
+            parts.append(f"{int(events):,} events: ours {ours:.3f} s, torch's _snapshot {float(took):.3f} s")
+        finally:
+            kernel.stop()
+    return "; ".join(parts)
+
+
+CHECKS = {name.removeprefix("check_"): check for name, check in list(globals().items()) if name.startswith("check_")}
+
+if __name__ == "__main__":
+    for chosen in sys.argv[1:] or CHECKS:
+        print(chosen, json.dumps(CHECKS[chosen](), ensure_ascii=False), flush=True)
