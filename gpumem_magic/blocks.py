@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumem_magic import _reports
 from gpumem_magic._errors import RecordingError
+from gpumem_magic.holders.roles import RoleBook
 from gpumem_magic.recording.devices import check_device
 from gpumem_magic.recording.model import Cell
 from gpumem_magic.recording.options import RecordOptions
@@ -17,6 +18,7 @@ from gpumem_magic.recording.recorder import Recorder
 from gpumem_magic.trace.collector import paused_collector
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
     from typing_extensions import Self
@@ -74,9 +76,14 @@ class record:  # noqa: N801 - used as a function: `with record():`
         self.report: Any = None
         self._label = label
         self._file = ""
+        self._names: Mapping[str, object] = {}
         # Before Python 3.12, lines are known only where IPython lets us change the code before it is compiled.
         has_lines = stacks != "none" and hasattr(sys, "monitoring")
-        recorder = Recorder(options, start_marks=self._start_marks if has_lines else None)
+        recorder = Recorder(
+            options,
+            start_marks=self._start_marks if has_lines else None,
+            roles=None if stacks == "none" else RoleBook(lambda: self._names),
+        )
         self._recorder: Recorder | None = recorder
         if stacks == "lines" and not has_lines:
             recorder.notes.info("lines outside a notebook need Python 3.12; on CUDA, stacks='python' names them")
@@ -85,6 +92,7 @@ class record:  # noqa: N801 - used as a function: `with record():`
         frame = inspect.currentframe()
         caller = frame and frame.f_back
         self._file = caller.f_code.co_filename if caller is not None else ""
+        self._names = caller.f_globals if caller is not None else {}
         if self._recorder is None:
             raise RecordingError("this recording has ended; make a new one with gpumem_magic.record()")
         self._recorder.start()

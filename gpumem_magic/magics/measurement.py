@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Hashable
 
     from gpumem_magic.holders import HolderScan
+    from gpumem_magic.holders.roles import RoleBook
     from gpumem_magic.magics.arguments import Request
     from gpumem_magic.magics.code import Compiled
     from gpumem_magic.recording.model import Marks, Recording
@@ -84,6 +85,7 @@ class Measurement:
             request.record,
             live=None if self._live is None else self._live.show,
             start_marks=None if request.record.stacks == "none" else self._start_marks,
+            roles=None if request.brief or request.record.stacks == "none" else _role_book(shell),
         )
 
     @property
@@ -183,6 +185,12 @@ class Measurement:
             transformers.append(watch.transformer)
             self.hooks.callback(_remove, transformers, watch.transformer)
         return watch
+
+
+def _role_book(shell: Any) -> RoleBook:
+    from gpumem_magic.holders.roles import RoleBook  # not needed before the first measured cell
+
+    return RoleBook(lambda: shell.user_ns)
 
 
 def _saw_memory(recording: Recording) -> bool:

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Protocol
 
-    from gpumem_magic.recording.model import Cell, DeviceReading, Failure, Marks, Note
+    from gpumem_magic.recording.marks.calls import CallMarks, Looks
+    from gpumem_magic.recording.model import Calls, Cell, DeviceReading, Failure, Marks, Note, Roles
     from gpumem_magic.recording.options import RecordOptions
     from gpumem_magic.recording.source import Source
     from gpumem_magic.trace.model import Trace
@@ -50,6 +51,18 @@ if TYPE_CHECKING:
 
         def stop(self) -> Marks | None:
             """Stop and return the marks, or None when there are none."""
+
+    class RoleWatch(Looks, Protocol):
+        """Sees what memory is for."""
+
+        def end(self) -> None:
+            """See everything that is alive."""
+
+        def name_of(self, module: object) -> str | None:
+            """Return the notebook's name of a module."""
+
+        def result(self) -> Roles | None:
+            """Return what was seen."""
 
 
 __all__ = ["Recorder"]
@@ -75,6 +88,8 @@ class Recorder:
         Shows the live line of a long cell; called on another thread. None for no live line.
     start_marks
         Begins to note which line runs; None for no line marks.
+    roles
+        Sees what memory is for while torch's own calls begin and when the code has ended; None to leave it at lines.
     """
 
     def __init__(
@@ -83,12 +98,15 @@ class Recorder:
         *,
         live: Callable[[str], None] | None = None,
         start_marks: Callable[[], LineMarks] | None = None,
+        roles: RoleWatch | None = None,
     ) -> None:
         self.notes = Notes()
         self._options = options
         self._live = live
         self._start_marks = start_marks
         self._marks: LineMarks | None = None
+        self._roles = roles
+        self._calls: CallMarks | None = None
         self._attached: _Attached | None = None
         self._import_watch: ImportWatch | None = None
         self._before: tuple[DeviceReading, ...] = ()
@@ -149,6 +167,7 @@ class Recorder:
                 marks = self._marks.stop()
                 for note in self._marks.notes:
                     self.notes.add(note)
+        calls = self._stop_calls()
         if self._import_watch is not None:
             self._import_watch.stop()
         evidence, kind = Evidence(), SourceKind.NONE
@@ -160,6 +179,7 @@ class Recorder:
         samples: tuple[Sample, ...] = ()
         with self.notes.guard("the live line"):
             samples = self._sampler.stop()
+        roles = self._purposes(evidence)
         before, after = self._paired(after)
         self._after = after
         trace = self._asked_for(evidence.trace)
@@ -183,7 +203,28 @@ class Recorder:
             own_seconds=dict(self._own),
             notes=self.notes.freeze(),
             failure=failure,
+            calls=calls,
+            roles=roles,
         )
+
+    def _stop_calls(self) -> Calls | None:
+        calls: Calls | None = None
+        with self.notes.guard("reading torch's own calls"):
+            if self._calls is not None and self._roles is not None:
+                calls = self._calls.stop(self._roles.name_of)
+                for note in self._calls.notes:
+                    if note.level == "warning":
+                        self.notes.add(note)
+        return calls
+
+    def _purposes(self, evidence: Evidence) -> Roles | None:
+        """See what is alive for what, where there were events to tell it of."""
+        roles: Roles | None = None
+        with self.notes.guard("telling what memory is for"):
+            if self._roles is not None and evidence.trace is not None and evidence.trace.devices:
+                self._roles.end()
+                roles = self._roles.result()
+        return roles
 
     @property
     def progress(self) -> Callable[[], int] | None:
@@ -217,6 +258,10 @@ class Recorder:
             self._attached = _Attached(torch, target, self._source(torch, target))
             self._before = self._read()
             self._attached.source.start()
+            if self._roles is not None:
+                from gpumem_magic.recording.marks.calls import CallMarks  # numpy comes with it
+
+                self._calls = CallMarks(torch, self._roles)
 
     def _source(self, torch: ModuleType, target: Target) -> Source:
         if target is Target.CUDA:

@@ -1,0 +1,327 @@
+"""What memory is for, by storage: parameters, buffers, gradients, optimizer state, activations, inputs.
+
+A role is seen, not guessed: a module says what its parameters and buffers are, an optimizer its state, a parameter its
+gradient, the autograd graph what it saved for backward. `RoleBook` looks at the moments that tell (an optimizer's step,
+the call of the outermost module, ``backward``) and, at the end, at everything alive. What it notes is addresses and
+names; it keeps no tensor.
+
+Looks in the middle of the cell cost the cell's own time: together they take at most `_SHARE` of it and a first few
+milliseconds, and a look that is not affordable is left out. The analysis then infers from the looks that were taken.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import TYPE_CHECKING, Any
+
+from gpumem_magic.holders.graph import GraphWalk
+from gpumem_magic.holders.tensors import loaded_torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from gpumem_magic.holders.tensors import Torch
+    from gpumem_magic.recording.model import Roles
+
+__all__ = ["ROLES", "RoleBook"]
+
+# In order of precedence: a parameter that the graph saved is a parameter.
+ROLES = ("parameter", "buffer", "gradient", "optimizer", "activation", "input", "tensor")
+_PARAMETER, _BUFFER, _GRADIENT, _OPTIMIZER, _ACTIVATION, _INPUT, _TENSOR = range(7)
+
+_SHARE = 0.005  # of the cell's time
+_FIRST_SECONDS = 0.004
+_LONGEST_SECONDS = 0.05  # one look in the middle
+_END_SECONDS = 0.5  # the look after the code
+_MOST_ROWS = 500_000
+_NESTED = 3  # containers in containers that inputs come in
+
+
+def _attribute(value: Any, name: str) -> Any:
+    """Return an instance attribute without running any of the object's code."""
+    try:
+        return object.__getattribute__(value, "__dict__").get(name)
+    except (AttributeError, TypeError, ReferenceError):
+        return None
+
+
+def _joined(prefix: str, name: str) -> str:
+    return f"{prefix}[{name}]" if name.isdigit() else f"{prefix}.{name}"
+
+
+class RoleBook:
+    """Notes what storages are for. Implements `gpumem_magic.recording.marks.calls.Looks`; nothing raises.
+
+    Parameters
+    ----------
+    namespace
+        Returns the notebook's variables, which give models their names.
+    """
+
+    def __init__(self, namespace: Callable[[], Mapping[str, object]]) -> None:
+        self._namespace = namespace
+        self._torch: Torch | None = loaded_torch()
+        self._began = time.perf_counter()
+        self._spent = 0.0
+        self._names: dict[int | str, int] = {}
+        self._devices: dict[str, int] = {}
+        self._rows: list[tuple[int, int, int, int, int]] = []  # time, device, address, role, name
+        self._seen: dict[tuple[str, int], tuple[int, int | str]] = {}
+        self._module_names: dict[int, str] = {}
+        self._parameter_names: dict[int, str] = {}
+        self._complete = False
+
+    # What the watch over torch's calls asks for
+
+    def inputs(self, *values: object) -> None:
+        """See what the outermost module is called with."""
+        self._guarded(lambda torch: self._note_all(torch, _tensors_in(torch, values, _NESTED), _INPUT))
+
+    def graph(self, outputs: object) -> None:
+        """See what the graph behind these tensors saved."""
+
+        def look(torch: Torch) -> None:
+            walk = GraphWalk(torch, time.monotonic() + _LONGEST_SECONDS)
+            for tensor in _tensors_in(torch, (outputs,), 2):
+                self._saved(torch, walk, tensor)
+
+        self._guarded(look)
+
+    def optimizer(self, optimizer: object) -> None:
+        """See an optimizer's parameters, gradients and state."""
+        self._guarded(lambda torch: self._note_optimizer(torch, optimizer))
+
+    def module(self, module: object) -> None:
+        """See a module's parameters and gradients."""
+
+        def look(torch: Torch) -> None:
+            for _, parameter in _registered(module, "_parameters", torch):
+                self._note_parameter(torch, parameter)
+
+        self._guarded(look)
+
+    def _guarded(self, look: Callable[[Torch], None]) -> None:
+        """Take a look when the budget allows it, and write down what it saw."""
+        torch = self._torch or loaded_torch()
+        self._torch = torch
+        now = time.perf_counter()
+        if torch is None or self._spent > _FIRST_SECONDS + _SHARE * (now - self._began):
+            return
+        if len(self._rows) >= _MOST_ROWS:
+            return
+        moment = time.time_ns() // 1000
+        try:
+            look(torch)
+        except Exception:  # noqa: BLE001 - any object may be hostile; what was seen before it counts
+            self._spent += _LONGEST_SECONDS
+        self._flush(moment)
+        self._spent += time.perf_counter() - now
+
+    # The look after the code
+
+    def end(self) -> None:
+        """See everything that is alive, within half a second. The collector must not run meanwhile."""
+        torch = self._torch = self._torch or loaded_torch()
+        if torch is None:
+            return
+        moment = time.time_ns() // 1000
+        deadline = time.monotonic() + _END_SECONDS
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            self._complete = self._everything(torch, deadline)
+        except Exception:  # noqa: BLE001 - any object may be hostile; what was seen before it counts
+            self._complete = False
+        finally:
+            if enabled:
+                gc.enable()
+        self._flush(moment)
+
+    def _everything(self, torch: Torch, deadline: float) -> bool:
+        modules, optimizers, tensors = _alive(torch)
+        self._name_modules(modules, torch)
+        for module in modules:
+            prefix = self._module_names[id(module)]
+            for name, parameter in _registered(module, "_parameters", torch, deep=False):
+                self._parameter_names.setdefault(id(parameter), _joined(prefix, name))
+                self._note_parameter(torch, parameter)
+            for name, buffer in _registered(module, "_buffers", torch, deep=False):
+                self._note(torch, buffer, _BUFFER, _joined(prefix, name))
+            if time.monotonic() > deadline:
+                return False
+        for optimizer in optimizers:
+            self._note_optimizer(torch, optimizer)
+        walk = GraphWalk(torch, deadline)
+        for count, tensor in enumerate(tensors):
+            if issubclass(type(tensor), torch.parameter_type):
+                self._note_parameter(torch, tensor)
+            else:
+                self._note(torch, tensor, _TENSOR)
+                self._saved(torch, walk, tensor)
+            if count % 256 == 0 and time.monotonic() > deadline:
+                return False
+        return not walk.cut
+
+    def name_of(self, module: object) -> str | None:
+        """Return the notebook's name of a module, or None."""
+        return self._variable_names().get(id(module))
+
+    def _variable_names(self) -> dict[int, str]:
+        return {
+            id(value): name
+            for name, value in reversed(list(self._namespace().items()))
+            if not (name.startswith("_") and name.strip("_0123456789iho") == "")
+        }
+
+    def _name_modules(self, modules: list[Any], torch: Torch) -> None:
+        variables = self._variable_names()
+        below: dict[int, list[tuple[str, Any]]] = {}
+        is_below: set[int] = set()
+        for module in modules:
+            children = _attribute(module, "_modules")
+            items = [
+                (str(name), child)
+                for name, child in (children.items() if isinstance(children, dict) else ())
+                if child is not None and issubclass(type(child), torch.module_type)
+            ]
+            below[id(module)] = items
+            is_below.update(id(child) for _, child in items)
+        named = self._module_names
+        roots = [module for module in modules if id(module) not in is_below]
+        # Variables first: what the user calls `model` may be a part of a wrapper that has no name.
+        starts = [module for module in roots if id(module) in variables]
+        starts += [module for module in roots if id(module) not in variables]
+        starts += modules  # cycles have no root
+        for start in starts:
+            if id(start) in named:
+                continue
+            named[id(start)] = variables.get(id(start), type(start).__name__)
+            pending = [start]
+            while pending:
+                module = pending.pop()
+                for name, child in below.get(id(module), ()):
+                    if id(child) not in named:
+                        named[id(child)] = _joined(named[id(module)], name)
+                        pending.append(child)
+
+    # Notes
+
+    def _note_all(self, torch: Torch, tensors: Iterable[Any], role: int) -> None:
+        for tensor in tensors:
+            self._note(torch, tensor, role)
+
+    def _note(self, torch: Torch, tensor: Any, role: int, name: int | str = "") -> None:
+        key = torch.storage(tensor)
+        if key is None:
+            return
+        place = (key.device, key.address)
+        known = self._seen.get(place)
+        if known is None or role < known[0] or (role == known[0] and not known[1]):
+            self._seen[place] = (role, name)
+
+    def _note_parameter(self, torch: Torch, parameter: Any) -> None:
+        # Its name is known once all modules are: until then, its identity stands for it.
+        self._note(torch, parameter, _PARAMETER, id(parameter))
+        gradient = parameter.grad if parameter.is_leaf else None
+        if gradient is not None:
+            self._note(torch, gradient, _GRADIENT, id(parameter))
+
+    def _note_optimizer(self, torch: Torch, optimizer: Any) -> None:
+        groups, states = _attribute(optimizer, "param_groups"), _attribute(optimizer, "state")
+        for group in groups if isinstance(groups, list) else ():
+            for parameter in group.get("params", ()) if isinstance(group, dict) else ():
+                if torch.is_tensor(type(parameter)):
+                    self._note_parameter(torch, parameter)
+        for parameter, state in list(dict.items(states)) if isinstance(states, dict) else ():
+            for tensor in _tensors_in(torch, (state,), 2):
+                self._note(torch, tensor, _OPTIMIZER, id(parameter))
+
+    def _saved(self, torch: Torch, walk: GraphWalk, tensor: Any) -> None:
+        if torch.grad_fn(tensor) is None:
+            return
+        saved, _ = walk.behind(tensor)
+        for item in saved:
+            value: Any = item.tensor
+            if item.name.endswith(".variable"):  # a leaf that waits for its gradient
+                self._note_parameter(torch, value)
+            else:
+                self._note(torch, value, _ACTIVATION)
+
+    def _flush(self, moment: int) -> None:
+        for (device, address), (role, name) in self._seen.items():
+            number = self._devices.setdefault(device, len(self._devices))
+            label = self._names.setdefault(name, len(self._names)) if name else -1
+            self._rows.append((moment, number, address, role, label))
+        self._seen.clear()
+
+    def result(self) -> Roles | None:
+        """Return everything seen so far as columns; None when nothing was."""
+        if not self._rows:
+            return None
+        import numpy as np
+
+        from gpumem_magic.recording.model import Roles
+
+        count = len(self._rows)
+        moment, device, address, role, name = (
+            np.fromiter((row[column] for row in self._rows), kind, count)
+            for column, kind in enumerate((np.int64, np.int16, np.uint64, np.uint8, np.int32))
+        )
+        return Roles(
+            time_us=moment,
+            device=device,
+            address=address,
+            role=role,
+            name=name,
+            devices=tuple(self._devices),
+            roles=ROLES,
+            names=tuple(
+                self._parameter_names.get(name, "") if type(name) is int else str(name) for name in self._names
+            ),
+            complete=self._complete,
+        )
+
+
+def _alive(torch: Torch) -> tuple[list[Any], list[Any], list[Any]]:
+    """Return the modules, optimizers and tensors that Python's collector tracks."""
+    objects = gc.get_objects()
+    wanted = {
+        kind: index
+        for kind in set(map(type, objects))
+        for index, family in enumerate((torch.module_type, torch.optimizer_type, torch.tensor_type))
+        if kind is not type and issubclass(kind, family)
+    }
+    found: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
+    for value in objects:
+        index = wanted.get(type(value))
+        if index is not None:
+            found[index].append(value)
+    return found
+
+
+def _registered(module: Any, registry: str, torch: Torch, *, deep: bool = True) -> Iterator[tuple[str, Any]]:
+    pending, seen = [module], set()
+    while pending:
+        current = pending.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        entries = _attribute(current, registry)
+        for name, tensor in list(entries.items()) if isinstance(entries, dict) else ():
+            if torch.is_tensor(type(tensor)):
+                yield str(name), tensor
+        if deep:
+            children = _attribute(current, "_modules")
+            pending += [child for child in children.values() if child is not None] if isinstance(children, dict) else []
+
+
+def _tensors_in(torch: Torch, values: Iterable[object], depth: int) -> Iterator[Any]:
+    """Yield the tensors of plain containers."""
+    for value in values:
+        if torch.is_tensor(type(value)):
+            yield value
+        elif depth and issubclass(type(value), (list, tuple)):
+            yield from _tensors_in(torch, value, depth - 1)  # type: ignore[arg-type]
+        elif depth and issubclass(type(value), dict):
+            yield from _tensors_in(torch, dict.values(value), depth - 1)  # type: ignore[arg-type]
