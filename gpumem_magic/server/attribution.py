@@ -40,6 +40,8 @@ class KernelEntry:
         Of the process that the server started, or None (gateway, remote, starting) with `missing` saying why.
     notebooks
         ``{path, name, type}`` of its sessions, several when notebooks share the kernel.
+    last_activity_us
+        Unix microseconds of the last message that the server saw from it; None when unknown.
     """
 
     id: str
@@ -48,6 +50,7 @@ class KernelEntry:
     execution_state: str | None = None
     notebooks: tuple[Mapping[str, str], ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
+    last_activity_us: int | None = None
 
 
 class TerminalEntry(NamedTuple):

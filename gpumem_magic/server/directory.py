@@ -47,6 +47,7 @@ async def read_directory(app: ServerApp) -> Directory:
                 execution_state=getattr(kernel, "execution_state", None),
                 notebooks=tuple(notebooks.get(kernel_id, ())),
                 missing={} if why is None else {"pid": why},
+                last_activity_us=_activity(kernel),
             ),
         )
     return Directory(tuple(kernels), tuple(_terminals(app)))
@@ -61,6 +62,12 @@ def _pid(kernel: Any) -> tuple[int | None, str | None]:
     if pid is not None:
         return int(pid), None
     return None, _STARTING if hasattr(provisioner, "pid") else _REMOTE
+
+
+def _activity(kernel: Any) -> int | None:
+    # An aware datetime that the server sets at every message; a kernel that never said anything has none.
+    moment = getattr(kernel, "last_activity", None)
+    return int(moment.timestamp() * 1e6) if hasattr(moment, "timestamp") else None
 
 
 def _terminals(app: ServerApp) -> list[TerminalEntry]:

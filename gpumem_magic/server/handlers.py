@@ -13,6 +13,8 @@ from jupyter_server.base.handlers import APIHandler, JupyterHandler
 from jupyter_server.base.websocket import WebSocketMixin
 from tornado import web, websocket
 
+from gpumem_magic.server.history import MOST_POINTS
+
 if TYPE_CHECKING:
     from gpumem_magic.server.monitor import Monitor
 
@@ -22,6 +24,8 @@ __all__ = ["AUTH_RESOURCE", "FeedHandler", "HistoryHandler", "StateHandler"]
 AUTH_RESOURCE = "gpumem"
 
 DEFAULT_HISTORY_SECONDS = 3600.0
+# Above what the rings hold in all.
+MOST_POINTS_ASKED = 20_000
 
 
 class _MonitorHandler(APIHandler):
@@ -43,27 +47,33 @@ class StateHandler(_MonitorHandler):
 
 
 class HistoryHandler(_MonitorHandler):
-    """``GET gpumem-magic/history?seconds=N``: what the server has kept."""
+    """``GET gpumem-magic/history?seconds=N&points=M``: what the server has kept, in at most so many points."""
 
     @web.authenticated
     @authorized
     async def get(self) -> None:
         """Answer the protocol's ``History``."""
-        text = self.get_query_argument("seconds", str(DEFAULT_HISTORY_SECONDS))
-        try:
-            seconds = float(text)
-        except ValueError:
-            raise web.HTTPError(400, "seconds must be a number") from None
-        if not seconds > 0:
-            raise web.HTTPError(400, "seconds must be above zero")
+        seconds = self._above_zero("seconds", DEFAULT_HISTORY_SECONDS)
+        points = min(self._above_zero("points", MOST_POINTS), MOST_POINTS_ASKED)
         # A day of 16 devices takes some milliseconds to write down: not on the event loop.
-        answer = await asyncio.get_running_loop().run_in_executor(None, _history_json, self.monitor, seconds)
+        loop = asyncio.get_running_loop()
+        answer = await loop.run_in_executor(None, _history_json, self.monitor, seconds, max(1, round(points)))
         self.set_header("Cache-Control", "no-store")
         self.finish(answer)
 
+    def _above_zero(self, name: str, otherwise: float) -> float:
+        try:
+            value = float(self.get_query_argument(name, str(otherwise)))
+        except ValueError:
+            raise web.HTTPError(400, f"{name} must be a number") from None
+        if not value > 0:
+            raise web.HTTPError(400, f"{name} must be above zero")
+        return value
 
-def _history_json(monitor: Monitor, seconds: float) -> str:
-    return json.dumps(monitor.history.window(seconds, time.time_ns() // 1000), allow_nan=False, separators=(",", ":"))
+
+def _history_json(monitor: Monitor, seconds: float, points: int) -> str:
+    window = monitor.history.window(seconds, time.time_ns() // 1000, points)
+    return json.dumps(window, allow_nan=False, separators=(",", ":"))
 
 
 class FeedHandler(WebSocketMixin, websocket.WebSocketHandler, JupyterHandler):

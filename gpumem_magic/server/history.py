@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["History"]
 
-# One hour at a reading a second; a day at one each 30 s. Eight devices: 17 columns of 6,480 rows, 0.9 MB.
-FINE_ROWS = 3600
+# One hour at two readings a second, the shortest interval of the panel; a day at one each 30 s. Eight devices: 17
+# columns of 10,080 rows, 1.4 MB.
+FINE_ROWS = 7200
 COARSE_ROWS = 2880
 COARSE_SECONDS = 30.0
 DAY_SECONDS = COARSE_ROWS * COARSE_SECONDS
@@ -102,8 +103,10 @@ class History:
             if reading.time_us - self._bucket_began >= COARSE_SECONDS * 1e6:
                 self._flush_bucket()
 
-    def window(self, seconds: float, now_us: int) -> dict[str, Any]:
-        """Give the last `seconds` as the protocol's ``History``: at most 1,200 points, each the highest of its span.
+    def window(self, seconds: float, now_us: int, points: int = MOST_POINTS) -> dict[str, Any]:
+        """Give the last `seconds` as the protocol's ``History``.
+
+        Where there are more readings than points, a point is the highest memory and the mean utilisation of its span.
 
         Parameters
         ----------
@@ -111,6 +114,8 @@ class History:
             How far back; at most a day.
         now_us
             Unix microseconds of now.
+        points
+            At most so many, and one for each gap.
         """
         seconds = min(max(seconds, 1.0), DAY_SECONDS)
         since = int(now_us - seconds * 1e6)
@@ -125,7 +130,7 @@ class History:
             width = max(values.shape[1], older.shape[1])
             values = np.concatenate([_widen(older[before], width), _widen(values, width)])
             times = np.concatenate([older_times[before], times])
-        times, values = _thin(times, values, MOST_POINTS)
+        times, values = _thin(times, values, points)
         return {
             "timeUs": times.tolist(),
             "devices": [
@@ -156,15 +161,22 @@ class History:
     def _flush_bucket(self) -> None:
         if self._bucket:
             width = len(self._bucket[-1])
-            rows = np.array([row + [math.nan] * (width - len(row)) for row in self._bucket])
-            self._coarse.append(self._bucket_began, _highest(rows).tolist())
+            rows = np.array([row + [math.nan] * (width - len(row)) for row in self._bucket], np.float64)
+            self._coarse.append(self._bucket_began, _reduced(rows, np.array([0]))[0].tolist())
             self._bucket = []
 
 
-def _highest(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Column maxima that ignore unknown values, and are unknown where all are."""
-    highest: NDArray[np.float64] = np.fmax.reduce(rows, axis=0)
-    return highest
+def _reduced(rows: NDArray[np.float64], starts: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Make one row of those from each start to the next: highest memory, mean utilisation, unknown where all are.
+
+    The panel draws its own samples by the same rule, so that a page that is loaded again shows the same picture.
+    """
+    reduced: NDArray[np.float64] = np.fmax.reduceat(rows, starts, axis=0)
+    shares = rows[:, 2::2]
+    known = np.add.reduceat(~np.isnan(shares), starts, axis=0, dtype=np.float64)
+    sums = np.add.reduceat(np.nan_to_num(shares), starts, axis=0)
+    reduced[:, 2::2] = np.divide(sums, known, out=np.full_like(sums, np.nan), where=known > 0)
+    return reduced
 
 
 def _widen(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
@@ -177,7 +189,7 @@ def _thin(
     values: NDArray[np.float64],
     most: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Keep the highest of each run of points, but keep every gap: a row of nothing but unknowns."""
+    """Make one point of each run of them, but keep every gap: a row of nothing but unknowns."""
     if len(times) <= most or not values.shape[1]:
         return times, values
     step = -(-len(times) // most)
@@ -188,10 +200,10 @@ def _thin(
     starts |= gaps
     starts[1:] |= gaps[:-1]
     first = np.flatnonzero(starts)
-    return times[first], np.fmax.reduceat(values, first, axis=0)
+    return times[first], _reduced(values, first)
 
 
 def _column(values: NDArray[np.float64], column: int) -> list[int | None]:
     if column >= values.shape[1]:
         return [None] * len(values)
-    return [None if math.isnan(value) else int(value) for value in values[:, column].tolist()]
+    return [None if math.isnan(value) else round(value) for value in values[:, column].tolist()]

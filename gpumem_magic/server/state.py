@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from gpumem_magic.nvml.host import HostMemory
     from gpumem_magic.nvml.model import Device, MigInstance, Process, Reading
-    from gpumem_magic.server.attribution import Directory, Owner
+    from gpumem_magic.server.attribution import Directory, KernelEntry, Owner
 
 __all__ = ["build_delta", "build_state", "strip_volatile"]
 
@@ -79,6 +79,7 @@ def build_state(
                 "name": kernel.name,
                 "pid": kernel.pid,
                 "executionState": kernel.execution_state,
+                "lastActivityUs": _rest_since(kernel),
                 "hostMemory": kernel_memory.get(kernel.id),
                 "notebooks": [dict(notebook) for notebook in kernel.notebooks],
                 "missing": _kernel_missing(kernel.missing, kernel_memory.get(kernel.id)),
@@ -111,6 +112,12 @@ def strip_volatile(state: Mapping[str, Any]) -> dict[str, Any]:
     return rest
 
 
+def _rest_since(kernel: KernelEntry) -> int | None:
+    # A kernel at work speaks all the time, and each change of this makes a full state: told of those at rest only.
+    at_rest = kernel.execution_state == "idle" and kernel.last_activity_us is not None
+    return kernel.last_activity_us if at_rest else None
+
+
 def _device(device: Device, owners: Mapping[int, Owner]) -> dict[str, Any]:
     memory = device.memory
     missing = {_FIELDS.get(name, name): why for name, why in device.missing.items() if name != "memory"}
@@ -133,6 +140,7 @@ def _device(device: Device, owners: Mapping[int, Owner]) -> dict[str, Any]:
         "powerLimitW": device.power_limit_w,
         "throttle": list(device.throttle or ()),
         "unified": device.unified,
+        "numaNode": device.numa_node,
         "processes": _processes(device.processes or (), owners),
         "unattributed": unattributed,
         "mig": [_instance(instance, owners) for instance in device.mig],

@@ -1,11 +1,14 @@
 """Kernels whose process is not here, and servers without terminals: what cannot be started in a test."""
 
+import datetime
 from types import SimpleNamespace
 
 import pytest
 
+from gpumem_magic.nvml.model import Reading
 from gpumem_magic.server.attribution import Attributor, Directory, KernelEntry
 from gpumem_magic.server.directory import read_directory
+from gpumem_magic.server.state import build_state
 
 
 class GatewayKernelManager:
@@ -48,6 +51,26 @@ async def test_kernel_without_a_local_process_says_why(manager, pid, reason):
     (entry,) = (await read_directory(app(k=manager))).kernels
     assert (entry.pid, entry.notebooks) == (pid, ({"path": "a.ipynb", "name": "", "type": "notebook"},))
     assert (entry.missing == {}) if reason is None else (reason in entry.missing["pid"])
+
+
+async def test_idle_kernel_tells_since_when_and_one_at_work_does_not():
+    moment = datetime.datetime(2026, 11, 30, 8, 0, 0, 250_000, tzinfo=datetime.timezone.utc)
+    manager = kernel(SimpleNamespace(pid=42))
+    manager.last_activity = moment
+    for state, expected in (("idle", 1796025600_250_000), ("busy", None)):
+        manager.execution_state = state
+        directory = await read_directory(app(k=manager))
+        built = build_state(
+            Reading(0, None, None),
+            {},
+            directory,
+            None,
+            package="0",
+            interval=1.0,
+            kernel_memory={},
+            kernel_facts={},
+        )
+        assert built["kernels"][0]["lastActivityUs"] == expected
 
 
 async def test_kernel_that_ends_while_it_is_listed_is_left_out():

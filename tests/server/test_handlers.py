@@ -7,6 +7,8 @@ import time
 import pytest
 from tornado.httpclient import HTTPClientError
 
+from gpumem_magic.nvml.model import Reading
+
 GIB = 1 << 30
 
 DEVICE = {
@@ -58,11 +60,26 @@ async def test_history_holds_what_was_read(get_state, jp_fetch):
 
 
 @pytest.mark.usefixtures("server")
-@pytest.mark.parametrize("seconds", ["x", "-1", "0", "nan"])
-async def test_history_of_nonsense_is_a_bad_request(jp_fetch, seconds):
+@pytest.mark.parametrize("name", ["seconds", "points"])
+@pytest.mark.parametrize("value", ["x", "-1", "0", "nan"])
+async def test_history_of_nonsense_is_a_bad_request(jp_fetch, name, value):
     with pytest.raises(HTTPClientError) as caught:
-        await jp_fetch("gpumem-magic", "history", params={"seconds": seconds})
+        await jp_fetch("gpumem-magic", "history", params={name: value})
     assert caught.value.code == 400
+
+
+async def test_history_comes_in_as_many_points_as_asked_for(monitor, get_state, jp_fetch):
+    await get_state()
+    now = time.time_ns() // 1000
+    for second in range(3000, 0, -1):
+        monitor.history.append(Reading(now - second * 1_000_000, None, None), second, 1.0)
+
+    async def points(**asked):
+        return len(json.loads((await jp_fetch("gpumem-magic", "history", params=asked)).body)["timeUs"])
+
+    assert await points() <= 1201
+    assert await points(points="20000") >= 3000
+    assert await points(points="10") <= 15
 
 
 async def test_feed_begins_with_a_state_and_goes_on_with_deltas(fake_nvml, open_feed):
@@ -120,15 +137,15 @@ async def test_nothing_is_asked_before_anybody_looks(fake_nvml, server, jp_fetch
 
 async def test_clients_shorten_the_interval_for_all(open_feed):
     first, second = await open_feed(), await open_feed()
-    first.tell(type="configure", intervalMs=3000, historySeconds=3600, recordInBackground=False)
+    first.tell(type="configure", intervalMs=3000, recordInBackground=False)
     await first.until(lambda m: m["type"] == "state" and m["state"]["intervalMs"] == 3000)
-    second.tell(type="configure", intervalMs=500, historySeconds=3600, recordInBackground=False)
+    second.tell(type="configure", intervalMs=500, recordInBackground=False)
     await second.until(lambda m: m["type"] == "state" and m["state"]["intervalMs"] == 500)
 
 
 async def test_recording_in_the_background_goes_on_until_it_is_switched_off(fake_nvml, open_feed, monitor):
     feed = await open_feed()
-    feed.tell(type="configure", intervalMs=200, historySeconds=3600, recordInBackground=True)
+    feed.tell(type="configure", intervalMs=200, recordInBackground=True)
     feed.tell(type="visible", visible=False)
     await asyncio.sleep(0.5)
     feed.close()

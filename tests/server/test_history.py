@@ -70,10 +70,10 @@ def test_unknown_is_unknown_and_devices_may_come_and_go():
     assert window["devices"][0]["utilization"] == [10, None, None]
 
 
-def test_an_hour_is_thinned_to_its_highest_values():
+def test_a_full_ring_is_thinned_to_its_highest_values():
     history = History()
     fill(history, range(FINE_ROWS), lambda second: 999 if second == 1801 else second % 7)
-    window = history.window(3600, BEGIN + FINE_ROWS * SECOND)
+    window = history.window(FINE_ROWS, BEGIN + FINE_ROWS * SECOND)
     used = window["devices"][0]["memoryUsed"]
     assert len(used) <= MOST_POINTS
     assert max(used) == 999
@@ -102,6 +102,28 @@ def test_a_day_is_coarse_where_the_fine_ring_forgot():
     assert window["timeUs"] == sorted(set(window["timeUs"]))
     spacing = (window["timeUs"][1] - window["timeUs"][0]) / SECOND
     assert spacing >= COARSE_SECONDS
+
+
+def test_utilisation_is_averaged_as_a_page_that_stayed_open_draws_it():
+    history = History()
+    for second in range(FINE_ROWS):
+        busy = None if second % 4 == 3 else 100 * (second % 4 == 0)
+        history.append(Reading(BEGIN + second * SECOND, "580", None, (device(0, second % 4, busy),)), 7, 1.0)
+    window = history.window(FINE_ROWS, BEGIN + FINE_ROWS * SECOND, FINE_ROWS // 4)
+    # The cut at the window's edge may leave a part of a group.
+    groups = [(33, 3)] * (FINE_ROWS // 4)
+    used = window["devices"][0]
+    assert list(zip(used["utilization"], used["memoryUsed"], strict=True))[1:-1] == groups[1:-1]
+
+
+def test_utilisation_of_yesterday_is_averaged_too():
+    history = History()
+    seconds = 4 * 3600
+    for second in range(seconds):
+        history.append(Reading(BEGIN + second * SECOND, "580", None, (device(0, 5, 100 * (second % 2)),)), 7, 1.0)
+    window = history.window(86400, BEGIN + seconds * SECOND)
+    # Seven or eight readings a point: four of seven at most are busy.
+    assert all(43 <= busy <= 57 for busy in window["devices"][0]["utilization"][1:-1])
 
 
 @pytest.mark.parametrize("seconds", [0.001, 1e12])

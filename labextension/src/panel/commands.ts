@@ -8,5 +8,6 @@ export const Command = {
   copy: 'gpumem-magic:copy',
   exportCsv: 'gpumem-magic:export-history',
   exportHtml: 'gpumem-magic:export-report',
+  range: 'gpumem-magic:show-history',
   settings: 'gpumem-magic:settings'
 } as const;

@@ -1,6 +1,7 @@
 /** What can be taken out of the panel: its history as CSV, and itself as one HTML file. */
 
 import type { MonitorModel } from './model';
+import type { Series } from './series';
 
 function quoted(text: string): string {
   // A leading =, +, - or @ would be run as a formula by spreadsheets.
@@ -8,18 +9,37 @@ function quoted(text: string): string {
   return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
 
+interface Curve {
+  about: (string | number)[];
+  memory: Series;
+  utilization: Series | null;
+  total: number | null;
+}
+
+function curves(model: MonitorModel): Curve[] {
+  const host = model.state?.host;
+  return [
+    ...model.devices.map(device => ({
+      about: [device.index, device.uuid ?? '', device.name ?? ''],
+      ...model.historyOf(device),
+      total: device.memoryTotal
+    })),
+    // Without an index: it is no device. On a machine without one it is all there is.
+    { about: ['', 'host', host?.name ?? ''], memory: model.host, utilization: null, total: host?.memoryTotal ?? null }
+  ];
+}
+
 /** Column names are those of `gpumem-magic log`, as far as the history holds them; an unknown value is empty. */
 export function historyCsv(model: MonitorModel): string {
   const lines = ['time_utc,index,uuid,name,used_bytes,total_bytes,utilization_percent'];
-  for (const device of model.devices) {
-    const { memory, utilization } = model.historyOf(device);
-    const busy = new Map([...utilization.entries()].map(entry => [entry.timeUs, entry.value]));
-    const about = [device.index, quoted(device.uuid ?? ''), quoted(device.name ?? '')].join(',');
+  for (const { about, memory, total, utilization } of curves(model)) {
+    const busy = new Map([...(utilization?.entries() ?? [])].map(entry => [entry.timeUs, entry.value]));
+    const name = about.map(word => quoted(String(word))).join(',');
     for (const { timeUs, value } of memory.entries()) {
-      const percent = busy.get(timeUs);
-      if (value !== null || (percent !== null && percent !== undefined)) {
+      const percent = busy.get(timeUs) ?? null;
+      if (value !== null || percent !== null) {
         const time = new Date(timeUs / 1000).toISOString();
-        lines.push(`${time},${about},${value ?? ''},${device.memoryTotal ?? ''},${percent ?? ''}`);
+        lines.push(`${time},${name},${value ?? ''},${total ?? ''},${percent ?? ''}`);
       }
     }
   }

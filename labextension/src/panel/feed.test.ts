@@ -82,7 +82,7 @@ describe('the feed', () => {
     expect(socket().url).toBe('ws://localhost/base/gpumem-magic/feed?token=a%20b');
     socket().onopen?.();
     expect(socket().sent).toEqual([
-      { type: 'configure', historySeconds: 600, intervalMs: 1000, recordInBackground: false },
+      { type: 'configure', intervalMs: 1000, recordInBackground: false },
       { type: 'visible', visible: true }
     ]);
     await vi.advanceTimersByTimeAsync(0);

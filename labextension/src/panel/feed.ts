@@ -20,6 +20,8 @@ const SILENT_INTERVALS = 5;
 const SILENT_LEAST_MS = 10_000;
 /** A server that has no such handlers, or refuses this user, will not think better of it within seconds. */
 const REST_MS = 60_000;
+/** More than the server keeps of a day. */
+const EVERY_POINT = 20_000;
 
 class HttpError extends Error {
   constructor(readonly status: number) {
@@ -74,6 +76,11 @@ export class Feed implements IDisposable {
     if (this._open) {
       void this._requestHistory();
     }
+  }
+
+  /** Have everything that the server kept of the time shown, not only what a graph needs: for exports. */
+  async requestAll(): Promise<void> {
+    await this._requestHistory(EVERY_POINT);
   }
 
   private _update(): void {
@@ -191,8 +198,8 @@ export class Feed implements IDisposable {
   }
 
   private _sendSettings(): void {
-    const { historySeconds, intervalMs, recordInBackground } = this._model.settings;
-    this._send({ type: 'configure', historySeconds, intervalMs, recordInBackground });
+    const { intervalMs, recordInBackground } = this._model.settings;
+    this._send({ type: 'configure', intervalMs, recordInBackground });
   }
 
   private _send(message: ClientMessage): void {
@@ -246,10 +253,11 @@ export class Feed implements IDisposable {
     }
   }
 
-  private async _requestHistory(): Promise<void> {
+  private async _requestHistory(points?: number): Promise<void> {
     try {
       const seconds = Math.round(this._model.settings.historySeconds);
-      this._model.applyHistory(parseHistory(await this._get(`history?seconds=${seconds}`)));
+      const query = `seconds=${seconds}${points === undefined ? '' : `&points=${points}`}`;
+      this._model.applyHistory(parseHistory(await this._get(`history?${query}`)));
     } catch {
       // The present is worth more than the past: without history the graph starts now.
     }

@@ -2,7 +2,8 @@
 
 import { ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { Clipboard, ICommandPalette, Notification } from '@jupyterlab/apputils';
-import { INotebookTracker } from '@jupyterlab/notebook';
+import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
+import type { Kernel } from '@jupyterlab/services';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator, type TranslationBundle } from '@jupyterlab/translation';
@@ -11,7 +12,7 @@ import { Alarm } from './alarm';
 import { Command } from './commands';
 import { download, historyCsv } from './export';
 import { Feed } from './feed';
-import { formatPair, formatPercent } from './format';
+import { formatAge, formatPair, formatPercent } from './format';
 import { gpuMemoryIcon } from './icon';
 import { KernelActions } from './kernelActions';
 import { KernelListener } from './kernelNumbers';
@@ -26,7 +27,32 @@ const PLUGIN_ID = 'gpumem-magic:panel';
 const RANK = 700;
 const WARNING_MS = 10_000;
 
-function addCommands(app: JupyterFrontEnd, model: MonitorModel, trans: TranslationBundle, panel: GpuMemoryPanel): void {
+interface Parts {
+  app: JupyterFrontEnd;
+  model: MonitorModel;
+  feed: Feed;
+  panel: GpuMemoryPanel;
+  trans: TranslationBundle;
+  /** Null where the application keeps no settings. */
+  registry: ISettingRegistry | null;
+}
+
+/** How far back the graphs reach: kept as a setting, or for this page where there are none. */
+async function setRange({ feed, model, registry }: Parts, minutes: number): Promise<void> {
+  try {
+    if (registry) {
+      await registry.set(PLUGIN_ID, 'historyMinutes', minutes);
+      return;
+    }
+  } catch {
+    // The schema is not installed, or the settings cannot be written: it holds until the page is reloaded.
+  }
+  model.settings = { ...model.settings, historySeconds: minutes * 60 };
+  feed.configure();
+}
+
+function addCommands(parts: Parts): void {
+  const { app, feed, model, panel, trans } = parts;
   const { commands } = app;
   const kernels = new KernelActions(app, model, trans);
   const kernelId = (args: { [name: string]: unknown }): string => String(args.kernelId ?? '');
@@ -64,13 +90,21 @@ function addCommands(app: JupyterFrontEnd, model: MonitorModel, trans: Translati
   });
   commands.addCommand(Command.exportCsv, {
     label: trans.__('Save GPU Memory History as CSV'),
-    isEnabled: () => model.devices.length > 0,
-    execute: () => download(`gpu-memory-${stamp()}.csv`, 'text/csv', historyCsv(model))
+    isEnabled: () => model.state !== null,
+    execute: async () => {
+      await feed.requestAll();
+      download(`gpu-memory-${stamp()}.csv`, 'text/csv', historyCsv(model));
+    }
   });
   commands.addCommand(Command.exportHtml, {
     label: trans.__('Save GPU Memory Panel as HTML'),
     isEnabled: () => model.state !== null && panel.isVisible,
     execute: () => download(`gpu-memory-${stamp()}.html`, 'text/html', panel.toHtml())
+  });
+  commands.addCommand(Command.range, {
+    label: args => trans.__('Last %1', formatAge(60 * Number(args.minutes))),
+    isToggled: args => model.settings.historySeconds === 60 * Number(args.minutes),
+    execute: args => setRange(parts, Number(args.minutes))
   });
   commands.addCommand(Command.settings, {
     label: trans.__('GPU Memory Settings…'),
@@ -79,37 +113,67 @@ function addCommands(app: JupyterFrontEnd, model: MonitorModel, trans: Translati
   });
 }
 
-/** Follow the notebook in front. */
-function followNotebook(tracker: INotebookTracker, panel: GpuMemoryPanel): void {
-  const listener = new KernelListener();
+/** Bring a cell into view; several notebooks may share the kernel that told its id. */
+function jump(app: JupyterFrontEnd, notebooks: NotebookPanel[], cellId: string): void {
+  for (const notebook of notebooks) {
+    const at = notebook.content.widgets.findIndex(cell => cell.model.id === cellId);
+    if (at >= 0) {
+      app.shell.activateById(notebook.id);
+      notebook.content.activeCellIndex = at;
+      void notebook.content.scrollToItem(at, 'smart');
+      return;
+    }
+  }
+}
+
+/** Hear every open notebook's kernel, and show the one in front. */
+function followNotebooks({ app, model, panel }: Parts, tracker: INotebookTracker): void {
+  const listeners = new Map<NotebookPanel, KernelListener>();
+  const kernelOf = (notebook: NotebookPanel): Kernel.IKernelConnection | null =>
+    notebook.sessionContext.session?.kernel ?? null;
   const show = (): void => {
     const notebook = tracker.currentWidget;
-    const kernel = notebook?.sessionContext.session?.kernel ?? null;
-    listener.attach(kernel);
+    const others = [...listeners.keys()].filter(other => other !== notebook);
     panel.active = notebook && {
       name: notebook.title.label,
-      kernelId: kernel?.id ?? null,
-      numbers: listener.numbers,
-      jump: cellId => {
-        const at = notebook.content.widgets.findIndex(cell => cell.model.id === cellId);
-        if (at >= 0) {
-          notebook.content.activeCellIndex = at;
-          void notebook.content.scrollToItem(at, 'smart');
-        }
-      }
+      kernelId: kernelOf(notebook)?.id ?? null,
+      numbers: listeners.get(notebook)?.numbers ?? null,
+      jump: cellId => jump(app, [notebook, ...others], cellId)
     };
   };
-  listener.changed.connect(show);
-  const watched = new WeakSet<object>();
-  tracker.currentChanged.connect((_, notebook) => {
-    if (notebook && !watched.has(notebook)) {
-      watched.add(notebook);
-      notebook.sessionContext.kernelChanged.connect(show);
-      notebook.title.changed.connect(show);
-      notebook.disposed.connect(show);
+  const follow = (notebook: NotebookPanel): void => {
+    if (listeners.has(notebook)) {
+      return;
     }
-    show();
-  });
+    const listener = new KernelListener();
+    listeners.set(notebook, listener);
+    let known: string | null = null;
+    listener.changed.connect(() => {
+      const id = kernelOf(notebook)?.id ?? null;
+      if (known !== null && known !== id) {
+        model.report(known, null);
+      }
+      known = id;
+      if (id !== null) {
+        model.report(id, listener.numbers);
+      }
+      if (notebook === tracker.currentWidget) {
+        show();
+      }
+    });
+    const attach = (): void => listener.attach(kernelOf(notebook));
+    notebook.sessionContext.kernelChanged.connect(attach);
+    notebook.title.changed.connect(show);
+    notebook.disposed.connect(() => {
+      listener.attach(null);
+      listeners.delete(notebook);
+      show();
+    });
+    attach();
+  };
+  tracker.forEach(follow);
+  tracker.widgetAdded.connect((_, notebook) => follow(notebook));
+  tracker.currentChanged.connect(show);
   show();
 }
 
@@ -193,13 +257,14 @@ const plugin: JupyterFrontEndPlugin<void> = {
       commands: app.commands,
       look: visible => feed.look('panel', visible)
     });
-    addCommands(app, model, trans, panel);
+    const parts: Parts = { app, model, feed, panel, trans, registry };
+    addCommands(parts);
     app.shell.add(panel, 'right', { rank: RANK, type: 'GPU Memory' });
     restorer?.add(panel, PANEL_ID);
     palette?.addItem({ command: Command.open, category: trans.__('GPU memory') });
     palette?.addItem({ command: Command.exportCsv, category: trans.__('GPU memory') });
     if (tracker) {
-      followNotebook(tracker, panel);
+      followNotebooks(parts, tracker);
     }
     if (registry) {
       try {

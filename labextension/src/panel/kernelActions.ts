@@ -77,7 +77,8 @@ export class KernelActions {
   }
 
   private async _agree(title: string, kernelId: string, verb: string): Promise<boolean> {
-    const held = (this._model.state?.devices ?? []).reduce((sum, device) => sum + (heldBy(kernelId, device) ?? 0), 0);
+    const { reports, state } = this._model;
+    const held = (state?.devices ?? []).reduce((sum, device) => sum + (heldBy(kernelId, device, reports) ?? 0), 0);
     const body =
       held > 0
         ? this._trans.__(

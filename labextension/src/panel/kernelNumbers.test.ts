@@ -1,6 +1,6 @@
 import { Signal } from '@lumino/signaling';
 import { describe, expect, it } from 'vitest';
-import { COMM_ID, KernelListener } from './kernelNumbers';
+import { COMM_ID, KernelListener, parseKernelNumbers } from './kernelNumbers';
 
 /** A kernel's connection as far as the listener uses it. */
 class Connection {
@@ -62,5 +62,52 @@ describe('the listener', () => {
     listener.attach(second as never);
     first.push(COMM_ID, 6);
     expect(listener.numbers).toBeNull();
+  });
+});
+
+describe('a kernel’s message', () => {
+  const numbers = { protocol: 1, timeUs: 4, devices: [{ key: 'cuda:0', allocated: 5, reserved: 'x' }] };
+
+  it('gives what torch tells, and unknown for the rest', () => {
+    expect(parseKernelNumbers(numbers)?.devices[0]).toMatchObject({ key: 'cuda:0', allocated: 5, reserved: null });
+    expect(parseKernelNumbers(numbers)).toMatchObject({ cells: [], alive: [] });
+    expect(parseKernelNumbers({ protocol: 2, devices: [] })).toBeNull();
+    expect(parseKernelNumbers(null)).toBeNull();
+  });
+
+  it('gives the measured runs, also of a kernel that tells less', () => {
+    const cells = [
+      { cellId: 'c1', title: 'In [7]', peak: 9, stayed: -2, run: 2, runs: 3, leak: 'grows' },
+      { cellId: 4 },
+      5
+    ];
+    const nothing = { freed: null, leak: null, line: null, outcome: null, run: null, runs: null, seconds: null };
+    const empty = { ...nothing, cellId: null, title: '?', peak: null, stayed: null };
+    expect(parseKernelNumbers({ ...numbers, cells })?.cells).toEqual([
+      { ...nothing, cellId: 'c1', title: 'In [7]', peak: 9, stayed: -2, run: 2, runs: 3, leak: 'grows' },
+      empty,
+      empty
+    ]);
+  });
+
+  it('gives what is alive', () => {
+    const rows = [
+      { cellId: 'c1', title: 'In [4]', bytes: 8, blocks: 2, names: ['x', 'y', 'z', 'w'], lastUsed: 'In [9]' }
+    ];
+    const alive = [
+      { key: 'cuda:0', total: 9, rows },
+      { key: 'cpu', total: null, unsure: 3, rows: null }
+    ];
+    expect(parseKernelNumbers({ ...numbers, alive })?.alive).toEqual([
+      {
+        key: 'cuda:0',
+        total: 9,
+        unsure: 0,
+        rows: [
+          { cellId: 'c1', title: 'In [4]', line: null, bytes: 8, blocks: 2, names: ['x', 'y', 'z'], lastUsed: 'In [9]' }
+        ]
+      },
+      { key: 'cpu', total: null, unsure: 3, rows: [] }
+    ]);
   });
 });

@@ -12,16 +12,20 @@ export const COMM_TARGET = 'gpumem_magic';
 export const COMM_ID = 'gpumem_magic';
 /** A ledger is read, not mined: older cells are in the notebook itself. */
 const MOST_CELLS = 50;
+const MOST_ROWS = 20;
+const MOST_NAMES = 3;
 
 export interface KernelNumbers {
   protocol: 1;
   timeUs: number;
   devices: TorchNumbers[];
-  /** Measured cells, the last one first. */
-  cells?: CellEntry[];
+  /** Measured runs of cells, the last one first. */
+  cells: CellEntry[];
+  /** What is alive since the last cell ended, by the cell that made it; empty until one was measured. */
+  alive: AliveOnDevice[];
 }
 
-/** One measured cell, for the ledger. Bytes; null where they are unknown. */
+/** One measured run of a cell, for the ledger. Bytes; null where they are unknown. */
 export interface CellEntry {
   /** The cell's id in the notebook (`metadata.cellId` of its execute request); null when the front end sent none. */
   cellId: string | null;
@@ -30,6 +34,42 @@ export interface CellEntry {
   peak: number | null;
   /** What the cell left behind; negative when it freed more than it allocated. */
   stayed: number | null;
+  /** Of what was there before, what it let go of. */
+  freed: number | null;
+  seconds: number | null;
+  /** "ok", "error", "out of memory" or "interrupted". */
+  outcome: string | null;
+  /** The cell's first line of code, to tell cells apart. */
+  line: string | null;
+  /** This is run number `run` of `runs` measured runs of the same cell. */
+  run: number | null;
+  runs: number | null;
+  /** One sentence, when that run left something behind that the next one does again. */
+  leak: string | null;
+}
+
+/** Device memory that is alive, by the cell that made it. */
+export interface AliveOnDevice {
+  /** torch's notation, "cuda:0" or "cpu". */
+  key: string;
+  /** What torch counts, and the rows add up to; null where it does not count (CPU). */
+  total: number | null;
+  /** Bytes whose end nobody reported (CPU); in no row. */
+  unsure: number;
+  rows: AliveRow[];
+}
+
+export interface AliveRow {
+  cellId: string | null;
+  /** Null: made before the ledger began, or by cells that were not measured. */
+  title: string | null;
+  line: string | null;
+  bytes: number;
+  blocks: number | null;
+  /** Python's names for what holds it, the largest first. */
+  names: string[];
+  /** "In [9]": the last cell that mentioned one of the names. */
+  lastUsed: string | null;
 }
 
 /** Bytes; null where torch does not tell. */
@@ -50,6 +90,42 @@ function bytes(value: unknown): number | null {
   return typeof value === 'number' && Number.isFinite(value) ? value : null;
 }
 
+function text(value: unknown): string | null {
+  return typeof value === 'string' ? value : null;
+}
+
+function list<T>(value: unknown, most: number, each: (item: Partial<Record<string, unknown>>) => T): T[] {
+  return (Array.isArray(value) ? value : []).slice(0, most).map(item => each((item ?? {}) as Record<string, unknown>));
+}
+
+function cellEntry(cell: Partial<Record<string, unknown>>): CellEntry {
+  return {
+    cellId: text(cell.cellId),
+    title: text(cell.title) ?? '?',
+    peak: bytes(cell.peak),
+    stayed: bytes(cell.stayed),
+    freed: bytes(cell.freed),
+    seconds: bytes(cell.seconds),
+    outcome: text(cell.outcome),
+    line: text(cell.line),
+    run: bytes(cell.run),
+    runs: bytes(cell.runs),
+    leak: text(cell.leak)
+  };
+}
+
+function aliveRow(row: Partial<Record<string, unknown>>): AliveRow {
+  return {
+    cellId: text(row.cellId),
+    title: text(row.title),
+    line: text(row.line),
+    bytes: bytes(row.bytes) ?? 0,
+    blocks: bytes(row.blocks),
+    names: list(row.names, MOST_NAMES, name => String(name)),
+    lastUsed: text(row.lastUsed)
+  };
+}
+
 /** Null when it is not a message of this protocol. */
 export function parseKernelNumbers(data: unknown): KernelNumbers | null {
   const message = data as Partial<KernelNumbers> | null;
@@ -68,16 +144,17 @@ export function parseKernelNumbers(data: unknown): KernelNumbers | null {
       limit: bytes(device.limit),
       outside: bytes(device.outside)
     })),
-    cells: (Array.isArray(message.cells) ? message.cells : []).slice(0, MOST_CELLS).map(cell => ({
-      cellId: typeof cell.cellId === 'string' ? cell.cellId : null,
-      title: String(cell.title),
-      peak: bytes(cell.peak),
-      stayed: bytes(cell.stayed)
+    cells: list(message.cells, MOST_CELLS, cellEntry),
+    alive: list(message.alive, Number.POSITIVE_INFINITY, device => ({
+      key: text(device.key) ?? '?',
+      total: bytes(device.total),
+      unsure: bytes(device.unsure) ?? 0,
+      rows: list(device.rows, MOST_ROWS, aliveRow)
     }))
   };
 }
 
-/** Listens to the kernel of the active notebook. */
+/** Listens to one kernel. */
 export class KernelListener {
   get changed(): ISignal<this, void> {
     return this._changed;

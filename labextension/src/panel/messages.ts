@@ -114,7 +114,7 @@ export function driverMessage(
   if (state?.problem) {
     return { level: 'info', text: state.problem, command: null };
   }
-  const foreign = state?.devices.flatMap(processesOf).find(process => process.owner === 'foreign');
+  const foreign = state?.devices.flatMap(device => processesOf(device)).find(process => process.owner === 'foreign');
   if (!state || !foreign) {
     return null;
   }

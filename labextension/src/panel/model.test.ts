@@ -4,7 +4,6 @@ import { beforeEach, describe, expect, it } from 'vitest';
 import { Alarm } from './alarm';
 import { historyCsv } from './export';
 import { Folds } from './folds';
-import { parseKernelNumbers } from './kernelNumbers';
 import { compareVersions, driverMessage, kernelMessage, serverMessage } from './messages';
 import { type Change, MonitorModel } from './model';
 import { COLORS, heldBy, kernelLabels, Palette } from './owners';
@@ -161,6 +160,7 @@ describe('the model', () => {
       [
         'time_utc,index,uuid,name,used_bytes,total_bytes,utilization_percent',
         `1970-01-01T00:00:01.000Z,0,GPU-0,"'=cmd, ""x""",10,100,5`,
+        '1970-01-01T00:00:01.000Z,,host,node,8589934592,68719476736,',
         ''
       ].join('\n')
     );
@@ -320,19 +320,5 @@ describe('folds', () => {
 describe('the version', () => {
   it('is the package’s', () => {
     expect((JSON.parse(readFileSync('package.json', 'utf-8')) as { version: string }).version).toBe(VERSION);
-  });
-});
-
-describe('a kernel’s own numbers', () => {
-  it('are read, and anything else is not', () => {
-    const numbers = { protocol: 1, timeUs: 4, devices: [{ key: 'cuda:0', allocated: 5, reserved: 'x' }] };
-    expect(parseKernelNumbers(numbers)?.devices[0]).toMatchObject({ key: 'cuda:0', allocated: 5, reserved: null });
-    const cells = [{ cellId: 'c1', title: 'In [7]', peak: 9, stayed: -2 }, { cellId: 4 }];
-    expect(parseKernelNumbers({ ...numbers, cells })?.cells).toEqual([
-      { cellId: 'c1', title: 'In [7]', peak: 9, stayed: -2 },
-      { cellId: null, title: 'undefined', peak: null, stayed: null }
-    ]);
-    expect(parseKernelNumbers({ protocol: 2, devices: [] })).toBeNull();
-    expect(parseKernelNumbers(null)).toBeNull();
   });
 });

@@ -1,8 +1,10 @@
 /** What is known now and what was known before. No DOM and no network: the feed writes, the views read. */
 
 import { type ISignal, Signal } from '@lumino/signaling';
-import { kernelLabels, Palette } from './owners';
+import type { KernelNumbers } from './kernelNumbers';
+import { heldBy, kernelLabels, Palette } from './owners';
 import type { DeviceState, FeedMessage, History, KernelState, State } from './protocol';
+import type { Reports } from './reports';
 import { Series } from './series';
 import { DEFAULTS, isHidden, type PanelSettings } from './settings';
 
@@ -85,6 +87,29 @@ export class MonitorModel {
     return this._host;
   }
 
+  /** What kernels of open notebooks say of themselves. */
+  get reports(): Reports {
+    return this._reports;
+  }
+
+  /** Take a kernel's word, or null when it has none any more. */
+  report(kernelId: string, numbers: KernelNumbers | null): void {
+    const open = (): boolean | undefined =>
+      this._state?.devices.some(
+        device => heldBy(kernelId, device) === null && heldBy(kernelId, device, this._reports) !== null
+      );
+    const before = open();
+    if (numbers) {
+      this._reports.set(kernelId, numbers);
+    } else {
+      this._reports.delete(kernelId);
+    }
+    // Each second while a cell runs: the cards need to look only where the driver leaves something open.
+    if (before || open()) {
+      this._changed.emit('structure');
+    }
+  }
+
   kernel(id: string | null): KernelState | null {
     return this._state?.kernels.find(kernel => kernel.id === id) ?? null;
   }
@@ -103,7 +128,11 @@ export class MonitorModel {
     if (message.type === 'state') {
       this._state = message.state;
       this._labels = kernelLabels(message.state.kernels);
-      this.palette.keep(message.state.kernels.map(kernel => kernel.id));
+      const alive = message.state.kernels.map(kernel => kernel.id);
+      this.palette.keep(alive);
+      for (const id of [...this._reports.keys()].filter(known => !alive.includes(known))) {
+        this._reports.delete(id);
+      }
       this._record(message.state.timeUs);
       this._changed.emit('structure');
       return;
@@ -163,6 +192,7 @@ export class MonitorModel {
   private _connection: Connection = { kind: 'idle' };
   private _settings: PanelSettings = DEFAULTS;
   private _labels: ReadonlyMap<string, string> = new Map();
+  private readonly _reports = new Map<string, KernelNumbers>();
   private readonly _history = new Map<string, DeviceHistory>();
   private readonly _host = new Series(DEFAULTS.historySeconds * 1e6);
 }

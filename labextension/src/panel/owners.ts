@@ -1,6 +1,7 @@
 /** Who a kernel is, for a person: the notebook's name and a colour that stays its own. */
 
 import type { DeviceState, KernelState, ProcessState } from './protocol';
+import { type Reports, withReports } from './reports';
 
 /** Colours in the style sheet: --gpumem-owner-0 to 7. */
 export const COLORS = 8;
@@ -69,14 +70,18 @@ export function kernelLabels(kernels: readonly KernelState[]): Map<string, strin
   return labels;
 }
 
+const NO_REPORTS: Reports = new Map();
+
 /** All processes of a device: with MIG they are listed with the instances, and seldom with the device. */
-export function processesOf(device: DeviceState): ProcessState[] {
-  return device.processes.length > 0 ? device.processes : device.mig.flatMap(instance => instance.processes);
+export function processesOf(device: DeviceState, reports: Reports = NO_REPORTS): ProcessState[] {
+  return device.processes.length > 0 || device.mig.length === 0
+    ? withReports(device, reports)
+    : device.mig.flatMap(instance => withReports(instance, reports));
 }
 
 /** What a kernel's processes hold on a device; null when none is there or no size is known. */
-export function heldBy(kernelId: string, device: DeviceState): number | null {
-  const sizes = processesOf(device)
+export function heldBy(kernelId: string, device: DeviceState, reports: Reports = NO_REPORTS): number | null {
+  const sizes = processesOf(device, reports)
     .filter(process => process.kernelId === kernelId)
     .map(process => process.used)
     .filter(used => used !== null);

@@ -17,6 +17,8 @@ import { PanelView } from './views/panelView';
 import { Tip } from './views/tip';
 
 export const PANEL_ID = 'gpumem-magic-panel';
+/** What the graphs' menu offers; the setting takes any number up to a day. */
+const RANGES_MIN = [1, 5, 10, 30, 60, 6 * 60, 24 * 60];
 
 export interface PanelOptions {
   model: MonitorModel;
@@ -39,7 +41,12 @@ export class GpuMemoryPanel extends Widget {
     const actions: Actions = {
       open: kernelId => this._run(Command.openNotebook, { kernelId }),
       copy: text => this._run(Command.copy, { text }),
-      menu: (anchor, subject) => this._kernelMenu(anchor, subject)
+      menu: (anchor, subject) => this._kernelMenu(anchor, subject),
+      ranges: anchor =>
+        this._popup(
+          anchor,
+          RANGES_MIN.map(minutes => ({ command: Command.range, args: { minutes } }))
+        )
     };
     this._view = new PanelView(
       this.node,

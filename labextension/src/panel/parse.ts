@@ -89,6 +89,7 @@ function device(value: Fields): DeviceState {
     powerLimitW: number(value.powerLimitW),
     throttle: texts(value.throttle),
     unified: value.unified === true,
+    numaNode: number(value.numaNode),
     processes: list(value.processes, process),
     unattributed: number(value.unattributed),
     mig: list(value.mig, mig),

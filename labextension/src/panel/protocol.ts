@@ -48,6 +48,8 @@ export interface DeviceState {
   throttle: string[];
   /** Memory is the host's own (GB10, Jetson). */
   unified: boolean;
+  /** The host's NUMA node that the device's memory is, too (GH200); null or absent for nearly every device. */
+  numaNode?: number | null;
   processes: ProcessState[];
   /** memoryUsed − Σ processes, or null when a process's memory is unknown. */
   unattributed: number | null;
@@ -84,6 +86,8 @@ export interface ProcessState {
   notebooks?: string[];
   /** The terminal's name when the owner is one. */
   terminal?: string | null;
+  /** Not sent: `used` is what the kernel itself says (reports.ts). */
+  reported?: boolean;
 }
 
 export interface KernelState {
@@ -100,16 +104,16 @@ export interface KernelState {
   package?: string | null;
   /** The kernel's interpreter, so that the panel can name where to install. */
   python?: string | null;
-  /** When it last did anything, so that idle kernels that hold memory are seen for what they are. */
+  /** Since when it is idle, so that kernels that hold memory and do nothing are seen as such; null while it works. */
   lastActivityUs?: number | null;
   /** Whether the kernel or a child has the device open; only told where PIDs cannot be matched (containers). */
   opensDevice?: boolean | null;
 }
 
-/** What the client sends on the feed. The server keeps the shortest interval and the longest history asked for. */
+/** What the client sends on the feed. The shortest interval asked for counts; a day of history is kept in any case. */
 export type ClientMessage =
   | { type: 'visible'; visible: boolean }
-  | { type: 'configure'; intervalMs: number; historySeconds: number; recordInBackground: boolean };
+  | { type: 'configure'; intervalMs: number; recordInBackground: boolean };
 
 export type FeedMessage =
   | { type: 'state'; state: State }
@@ -128,7 +132,10 @@ export type FeedMessage =
       host: { memoryUsed: number | null };
     };
 
-/** Kept by the server so that a reload loses nothing; a null value is a gap. */
+/**
+ * Kept by the server so that a reload loses nothing; a null value is a gap. Thinned to 1,200 points of highest memory
+ * and mean utilisation, or to as many as `&points=N` asks for.
+ */
 export interface History {
   timeUs: number[];
   devices: { uuid: string | null; index: number; memoryUsed: (number | null)[]; utilization: (number | null)[] }[];

@@ -13,6 +13,8 @@ export interface Actions {
   /** Menu of what can be done with a kernel and its processes; focus goes back to `anchor`. */
   menu(anchor: HTMLElement, subject: { kernelId: string | null; pids: number[] }): void;
   copy(text: string): void;
+  /** Menu of how far back the graphs reach; focus goes back to `anchor`. */
+  ranges(anchor: HTMLElement): void;
 }
 
 export interface ViewContext {

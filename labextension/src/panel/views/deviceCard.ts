@@ -2,7 +2,8 @@
 
 import { formatPercent } from '../format';
 import { processesOf } from '../owners';
-import type { DeviceState, MigState } from '../protocol';
+import type { DeviceState, MigState, ProcessState } from '../protocol';
+import { withReports } from '../reports';
 import { asHost, type Bar, deviceBar, fullness, restOf } from '../segments';
 import { BarView } from './bar';
 import { Card } from './card';
@@ -57,15 +58,16 @@ class MigView implements ItemView<MigState> {
       known ? pairText(this._context, memoryUsed, memoryTotal) : null,
       missing.memoryUsed ?? missing.memoryTotal
     );
+    const processes = withReports(instance, this._context.model.reports);
     const bar = deviceBar(
       instance,
-      instance.processes,
+      processes,
       this._context.model.state?.kernels.map(kernel => kernel.id)
     );
     this._bar.update(bar);
     // Its size stands above; "free" would only repeat the difference.
     this._owners.update(
-      instance.processes,
+      processes,
       restOf(bar).filter(part => part.kind !== 'free')
     );
   }
@@ -81,6 +83,12 @@ export function isSilent(device: DeviceState): boolean {
   return [device.memoryTotal, device.memoryUsed, device.utilization, device.temperatureC].every(
     value => value === null
   );
+}
+
+/** Processes that no MIG instance of the device lists. */
+function ownProcesses(device: DeviceState, processes: ProcessState[]): ProcessState[] {
+  const listed = new Set(device.mig.flatMap(instance => instance.processes).map(process => process.pid));
+  return device.mig.length === 0 ? processes : device.processes.filter(process => !listed.has(process.pid));
 }
 
 export class DeviceCard implements ItemView<DeviceState> {
@@ -124,7 +132,6 @@ export class DeviceCard implements ItemView<DeviceState> {
       instance => instance.uuid ?? String(instance.index),
       () => new MigView(_context)
     );
-    setText(this._shared, trans.__('shares the host’s memory'));
     this._facts.append(this._utilization.node, this._temperature.node, this._power.node);
     this._silence.setAttribute('role', 'status');
     this.card.summary.append(
@@ -148,10 +155,12 @@ export class DeviceCard implements ItemView<DeviceState> {
     const total = this._device?.memoryTotal;
     this._device = device;
     const silent = isSilent(device);
-    const processes = processesOf(device);
+    const processes = processesOf(device, this._context.model.reports);
     this.card.setTitle(trans.__('GPU %1', String(device.index)), device.name ?? '');
     this.card.node.classList.toggle('gpumem-silent', silent);
-    setHidden(this._shared, !device.unified);
+    const shared = this._sharing(device);
+    setHidden(this._shared, shared === null);
+    setText(this._shared, shared ?? '');
     setHidden(this._bar.node, silent);
     setHidden(this._facts, silent);
     setHidden(this._silence, !silent);
@@ -169,7 +178,7 @@ export class DeviceCard implements ItemView<DeviceState> {
     this._mig.sync(device.mig);
     setHidden(this._mig.parent, device.mig.length === 0);
     // With MIG the instances list their processes themselves.
-    this._owners.update(device.processes, restOf(this._barOf(device)));
+    this._owners.update(ownProcesses(device, processes), restOf(this._barOf(device)));
     setHidden(this._owners.node, silent);
     if (processes.some(process => process.owner === 'kernel')) {
       this.card.suggest();
@@ -194,7 +203,7 @@ export class DeviceCard implements ItemView<DeviceState> {
 
   private _barOf(device: DeviceState): Bar | null {
     const order = this._context.model.state?.kernels.map(kernel => kernel.id);
-    const bar = deviceBar(device, processesOf(device), order);
+    const bar = deviceBar(device, processesOf(device, this._context.model.reports), order);
     return device.unified ? asHost(bar) : bar;
   }
 
@@ -224,6 +233,15 @@ export class DeviceCard implements ItemView<DeviceState> {
     if (this.card.expanded) {
       this._draw(device, force);
     }
+  }
+
+  private _sharing(device: DeviceState): string | null {
+    const { trans } = this._context;
+    if (device.unified) {
+      return trans.__('shares the host’s memory');
+    }
+    const node = device.numaNode ?? null;
+    return node === null ? null : trans.__('also the host’s NUMA node %1', String(node));
   }
 
   private _watts(device: DeviceState): string | null {

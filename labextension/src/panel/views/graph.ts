@@ -3,7 +3,7 @@
 import { formatAge, formatClock, formatPercent } from '../format';
 import type { Point, Series } from '../series';
 import { bytesText, type ViewContext } from './context';
-import { element, setAttribute, setText } from './dom';
+import { button, element, setAttribute, setText } from './dom';
 
 /** Drawing space; the browser stretches it to the card, strokes keep their width. */
 const WIDTH = 240;
@@ -64,10 +64,12 @@ export class GraphView {
     this._plot.setAttribute('role', 'img');
     this._plot.tabIndex = 0;
     this._cursor.hidden = true;
+    this._range = button('gpumem-range', '', null, () => this._context.actions.ranges(this._range));
+    this._range.setAttribute('aria-haspopup', 'menu');
     const caption = element(
       'div',
       'gpumem-caption',
-      this._span,
+      element('span', 'gpumem-span', this._range),
       element('span', 'gpumem-key gpumem-key-memory', trans.__('memory')),
       this._busyKey
     );
@@ -96,7 +98,9 @@ export class GraphView {
     const busy = data.utilization?.runs(startUs, columnUs, 'mean') ?? [];
     setAttribute(this._busy, 'd', linePath(busy, startUs, data.spanUs, 100));
     this._busyKey.hidden = data.utilization === null;
-    setText(this._span, this._context.trans.__('last %1', formatAge(data.spanUs / 1e6)));
+    const { trans } = this._context;
+    setText(this._range, trans.__('last %1', formatAge(data.spanUs / 1e6)));
+    setAttribute(this._range, 'aria-label', `${this._range.textContent}. ${trans.__('Show another time')}`);
   }
 
   private _point(event: PointerEvent): void {
@@ -149,7 +153,7 @@ export class GraphView {
 
   private readonly _plot = element('div', 'gpumem-plot');
   private readonly _cursor = element('div', 'gpumem-cursor');
-  private readonly _span = element('span', 'gpumem-span');
+  private readonly _range: HTMLButtonElement;
   private readonly _busyKey = element('span', 'gpumem-key gpumem-key-busy');
   private readonly _area = path('gpumem-area');
   private readonly _line = path('gpumem-line');

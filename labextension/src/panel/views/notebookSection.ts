@@ -1,14 +1,15 @@
 /** The notebook in front: what its kernel holds on each device and on the host, and torch's own numbers. */
 
-import { formatBytes } from '../format';
-import type { CellEntry, KernelNumbers, TorchNumbers } from '../kernelNumbers';
+import type { KernelNumbers, TorchNumbers } from '../kernelNumbers';
 import { kernelMessage } from '../messages';
 import { heldBy } from '../owners';
 import type { DeviceState, KernelState } from '../protocol';
 import { Banner } from './banner';
 import { paint } from './bar';
+import { CellsView } from './cells';
 import { bytesText, type ViewContext } from './context';
-import { button, element, type ItemView, KeyedList, setHidden, setText } from './dom';
+import { element, type ItemView, KeyedList, setHidden, setText } from './dom';
+import { TorchBlock } from './torchBlock';
 import { Value } from './value';
 
 /** The notebook in front, as the plugin sees it. */
@@ -44,36 +45,6 @@ class LineView implements ItemView<Line> {
   private readonly _value: Value;
 }
 
-/** A measured cell: a click brings it into view. */
-class CellView implements ItemView<CellEntry> {
-  readonly node = element('li', 'gpumem-line');
-
-  constructor(
-    private readonly _context: ViewContext,
-    jump: (cellId: string) => void
-  ) {
-    this._link = button('gpumem-link', '', null, () => jump(this._cell?.cellId ?? ''));
-    this.node.append(this._link, this._figures);
-  }
-
-  update(cell: CellEntry): void {
-    const { trans } = this._context;
-    this._cell = cell;
-    setText(this._link, cell.title);
-    this._link.disabled = cell.cellId === null;
-    const { units } = this._context.model.settings;
-    const figures = [
-      ...(cell.peak === null ? [] : [trans.__('peak %1', formatBytes(cell.peak, units))]),
-      ...(cell.stayed === null ? [] : [trans.__('stayed %1', formatBytes(cell.stayed, units))])
-    ];
-    setText(this._figures, figures.join(' · ') || trans.__('n/a'));
-  }
-
-  private readonly _link: HTMLButtonElement;
-  private readonly _figures = element('span', 'gpumem-value');
-  private _cell: CellEntry | null = null;
-}
-
 export class NotebookSection {
   readonly node = element('section', 'gpumem-card gpumem-notebook');
 
@@ -90,18 +61,14 @@ export class NotebookSection {
       line => line.key,
       () => new LineView(_context)
     );
-    const cells = element('ol', 'gpumem-ledger');
-    cells.setAttribute('role', 'list');
-    cells.setAttribute('aria-label', trans.__('Measured cells, the last one first'));
-    this._cells = new KeyedList(
-      cells,
-      ({ cell, at }) => `${at} ${cell.title}`,
-      () => {
-        const view = new CellView(_context, cellId => this._active?.jump(cellId));
-        return { node: view.node, update: ({ cell }) => view.update(cell) };
-      }
+    const torch = element('div', '');
+    this._torch = new KeyedList(
+      torch,
+      device => device.key,
+      () => new TorchBlock(_context)
     );
-    this.node.append(caption, title, lines, cells, this._banner.node);
+    this._cells = new CellsView(_context, cellId => this._active?.jump(cellId));
+    this.node.append(caption, title, lines, torch, this._cells.node, this._banner.node);
   }
 
   update(active: ActiveNotebook | null): void {
@@ -115,16 +82,16 @@ export class NotebookSection {
     setText(this._name, active.name);
     setText(this._state, kernel?.executionState ?? trans.__('no kernel'));
     setHidden(this._swatch, kernel === null);
-    const ledger = (kernel && active.numbers?.cells) || [];
-    this._cells.sync(ledger.map((cell, at) => ({ cell, at: ledger.length - at })));
-    setHidden(this._cells.parent, ledger.length === 0);
+    const numbers = kernel && active.numbers;
+    this._torch.sync(numbers?.devices ?? []);
+    this._cells.update(numbers);
     if (!kernel) {
       this._lines.sync([]);
       this._banner.update(null);
       return;
     }
     paint(this._context, this._swatch, { kind: 'kernel', kernelId: kernel.id });
-    this._lines.sync([...this._deviceLines(kernel), this._hostLine(kernel), ...this._torchLines(active.numbers)]);
+    this._lines.sync([...this._deviceLines(kernel), this._hostLine(kernel)]);
     this._banner.update(kernelMessage(trans, kernel, model.state));
   }
 
@@ -132,7 +99,7 @@ export class NotebookSection {
     const { model, trans } = this._context;
     const devices = model.state?.devices ?? [];
     const held = devices
-      .map(device => ({ device, bytes: heldBy(kernel.id, device) }))
+      .map(device => ({ device, bytes: heldBy(kernel.id, device, model.reports) }))
       .filter((entry): entry is { device: DeviceState; bytes: number } => entry.bytes !== null);
     if (held.length === 0 && devices.length > 0) {
       return [{ key: 'none', name: trans.__('Device memory'), text: trans.__('none'), reason: undefined }];
@@ -154,34 +121,9 @@ export class NotebookSection {
     };
   }
 
-  private _torchLines(numbers: KernelNumbers | null): Line[] {
-    const { trans } = this._context;
-    const names: [keyof TorchNumbers, string][] = [
-      ['allocated', trans.__('allocated')],
-      ['reserved', trans.__('reserved')],
-      ['peak', trans.__('peak')],
-      ['limit', trans.__('limit')],
-      ['outside', trans.__('outside torch')]
-    ];
-    return (numbers?.devices ?? []).flatMap(device =>
-      names.flatMap(([field, name]): Line[] => {
-        const value = device[field];
-        return typeof value === 'number'
-          ? [
-              {
-                key: `${device.key} ${field}`,
-                name: `${device.key} ${name}`,
-                text: bytesText(this._context, value),
-                reason: undefined
-              }
-            ]
-          : [];
-      })
-    );
-  }
-
   private readonly _lines: KeyedList<Line>;
-  private readonly _cells: KeyedList<{ cell: CellEntry; at: number }>;
+  private readonly _torch: KeyedList<TorchNumbers>;
+  private readonly _cells: CellsView;
   private _active: ActiveNotebook | null = null;
   private readonly _banner: Banner;
   private readonly _swatch = element('span', 'gpumem-swatch');

@@ -68,6 +68,9 @@ class OwnerView implements ItemView<OwnerRow> {
     if (process?.owner === 'orphan' && process.notebooks?.[0]) {
       return trans.__('Left by %1', process.notebooks.map(path => path.split('/').pop()).join(', '));
     }
+    if (process?.owner === 'foreign' && process.pid === 0) {
+      return trans.__('Processes of the host');
+    }
     return process?.name ?? trans.__('PID %1', String(process?.pid ?? '?'));
   }
 
@@ -81,7 +84,8 @@ class OwnerView implements ItemView<OwnerRow> {
     const more = row.processes.length - SHOWN_CHILDREN;
     const kernel = model.kernel(row.kernelId);
     return [
-      ...row.processes.slice(0, SHOWN_CHILDREN).map(child => this._pid(child, row.processes.length > 1)),
+      ...row.processes.slice(0, SHOWN_CHILDREN).flatMap(child => this._pid(child, row.processes.length > 1)),
+      ...(row.processes.some(process => process.reported) ? [trans.__('by the kernel’s own report')] : []),
       ...(more > 0 ? [trans._n('%1 more process', '%1 more processes', more, more)] : []),
       ...(kernel?.executionState ? [this._state(kernel, kernel.executionState)] : [])
     ];
@@ -95,7 +99,7 @@ class OwnerView implements ItemView<OwnerRow> {
     const ageUs = process.startedUs ? (model.state?.timeUs ?? 0) - process.startedUs : null;
     return [
       // Without a name the PID is the title.
-      process.name === null ? null : trans.__('PID %1', String(process.pid)),
+      process.name === null || process.pid === 0 ? null : trans.__('PID %1', String(process.pid)),
       this._whose(process),
       process.name === null && process.owner !== 'foreign' ? process.missing.name : null,
       ageUs === null ? null : trans.__('since %1', formatAge(ageUs / 1e6)),
@@ -113,17 +117,20 @@ class OwnerView implements ItemView<OwnerRow> {
       case 'orphan':
         return trans.__('its kernel is gone');
       case 'foreign':
-        return trans.__('outside this container');
+        return trans.__('numbered by the host: whose it is cannot be told here');
       default:
         return null;
     }
   }
 
-  private _pid(process: ProcessState, withBytes: boolean): string {
+  private _pid(process: ProcessState, withBytes: boolean): string[] {
+    if (process.pid === 0) {
+      return [];
+    }
     const { trans } = this._context;
     const pid = trans.__('PID %1', String(process.pid));
     const name = process.name ? `${pid} ${process.name}` : pid;
-    return withBytes && process.used !== null ? `${name} ${bytesText(this._context, process.used)}` : name;
+    return [withBytes && process.used !== null ? `${name} ${bytesText(this._context, process.used)}` : name];
   }
 
   private _state(kernel: KernelState, state: string): string {
