@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic._errors import BadUsageError
-from gpumem_magic._format import format_bytes
-from gpumem_magic.cli.snapshot import open_snapshot, pick_device, print_table
+from gpumem_magic.cli.snapshot import open_snapshot, pick_device, printable
 
 if TYPE_CHECKING:
     import argparse
@@ -21,15 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["add_parsers"]
 
 _GIB = 2**30
-# What people try, with the two values of max_split_size_mb that articles name.
-_SUGGESTED = (
-    "expandable_segments:True",
-    "max_split_size_mb:128",
-    "max_split_size_mb:512",
-    "roundup_power2_divisions:4",
-    "expandable_segments:True,roundup_power2_divisions:4",
-)
-_VERDICTS = {"fits": "fits", "oom": "out of memory", "oom_unless_fallback": "out of memory unless cuDNN falls back"}
 
 
 def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -57,11 +47,13 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def _run_whatif(arguments: argparse.Namespace) -> int:
     from gpumem_magic.allocator.lab import Lab, most_used
+    from gpumem_magic.allocator.settings_model import from_torch
     from gpumem_magic.allocator.settings_text import parse_settings
+    from gpumem_magic.report.whatif import SUGGESTED
 
     if arguments.cap_gib is not None and not 0 < arguments.cap_gib < 2**20:
         raise BadUsageError("--cap-gib must be a positive number of GiB")
-    confs: list[str] = arguments.conf if arguments.conf is not None else ["", *_SUGGESTED]
+    confs: list[str] = arguments.conf if arguments.conf is not None else list(SUGGESTED)
     # Before the file is read: a typo should not cost seconds.
     settings = [parse_settings(text) for text in confs]
     trace = open_snapshot(arguments.file)
@@ -70,13 +62,14 @@ def _run_whatif(arguments: argparse.Namespace) -> int:
     lab = Lab(trace, device, limit=limit, processes=min(os.cpu_count() or 1, 4))
     with ThreadPoolExecutor(1) as beside:
         # Large programs are replayed in processes of their own; meanwhile this one compares and bounds.
-        predictions = beside.submit(lab.predict_all, settings)
+        predictions = beside.submit(lab.predict_all, [from_torch(trace.settings), *settings])
         lab.examine()
-        results = list(zip(confs, predictions.result(), strict=True))
+        in_force, *others = predictions.result()
+    results = list(zip(confs, others, strict=True))
     if arguments.json:
         print(json.dumps(_whatif_json(lab, results)))
     else:
-        _print_whatif(lab, results)
+        _print_whatif(lab, in_force, results)
     return 0
 
 
@@ -123,36 +116,9 @@ def _death_json(lab: Lab, death: Death | None) -> dict[str, Any] | None:
     }
 
 
-def _print_whatif(lab: Lab, results: Sequence[tuple[str, Prediction]]) -> None:
-    recorded = f"{lab.device.key}: {format_bytes(lab.reserved_peak)} reserved at most in the recording"
-    print(f"{recorded}, under {lab.conf or 'the default settings'}")
-    print(
-        f"  no setting can do with less than {format_bytes(lab.bound.live_peak)}; "
-        f"an arrangement of {format_bytes(lab.bound.packed_peak)} exists"
-    )
-    header = ["setting", "reserved", "range", "against recorded", "retries"]
-    if lab.limit is not None:
-        header.append(f"under {format_bytes(lab.limit)}")
-    rows = [header]
-    for text, one in results:
-        low, high = format_bytes(one.low), format_bytes(one.high)
-        # A range that rounds to one number is told by its width.
-        spread = f"{low} to {high}" if low != high else f"± {format_bytes((one.high - one.low) / 2)}"
-        spread = spread if one.low != one.high else ""
-        change = format_bytes(one.expected - lab.reserved_peak, signed=True)
-        row = [text or "(defaults)", format_bytes(one.expected), spread, change, f"{one.retries:,}"]
-        if lab.limit is not None:
-            row.append(_verdict(lab, one))
-        rows.append(row)
-    print_table(rows, left=frozenset({0, 5}))
-    for line in lab.warnings:
-        print(f"warning: {line}")
+def _print_whatif(lab: Lab, in_force: Prediction, results: Sequence[tuple[str, Prediction]]) -> None:
+    from gpumem_magic.report.whatif import Answer, Cap, facts_of, rows_of
+    from gpumem_magic.report.whatif_words import text
 
-
-def _verdict(lab: Lab, one: Prediction) -> str:
-    text = _VERDICTS[one.verdict]
-    if one.dies_at is not None:
-        place = lab.place(one.dies_at)
-        where = f" at {place.filename}:{place.line}" if place else ""
-        text += f", asking for {format_bytes(one.dies_at.size)}{where}"
-    return text if one.unanimous else f"{text} (depends on the driver)"
+    cap = None if lab.limit is None else Cap(lab.limit, "as asked for")
+    print(printable(text(Answer(facts_of(lab), cap, rows_of(lab, cap, in_force, results)))))

@@ -272,9 +272,14 @@ def test_the_command_as_text(run):
     code, out, err = run("whatif", path("kv_cache.c0"), "--conf", "expandable_segments:True")
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0] == "cuda:0: 16.9 GiB reserved at most in the recording, under the default settings"
-    assert lines[2].split() == ["setting", "reserved", "range", "against", "recorded", "retries"]
-    assert lines[3].split()[:3] == ["expandable_segments:True", "2.19", "GiB"]
+    assert lines[0] == (
+        "cuda:0: expandable_segments:True would have reserved 2.19 GiB instead of 16.9 GiB: 14.7 GiB back, 87%"
+    )
+    assert lines[1] == "  recorded: 16.9 GiB reserved at most, under torch's defaults"
+    assert lines[3].split() == ["setting", "reserved", "range", "against", "recorded", "retries"]
+    assert lines[4].split() == ["(defaults)", "*", "16.9", "GiB", "0", "B", "0"]
+    assert lines[5].split()[:3] == ["expandable_segments:True", "2.19", "GiB"]
+    assert "    %env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in lines
 
 
 @pytest.mark.parametrize(

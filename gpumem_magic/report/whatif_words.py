@@ -1,0 +1,305 @@
+"""What-if answers in words: a conclusion that a tired person can act on, a table as text and as HTML, plain data."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from gpumem_magic._format import format_bytes, format_count
+from gpumem_magic.report.fallback import escape
+from gpumem_magic.report.text import display_width
+
+if TYPE_CHECKING:
+    from gpumem_magic.report.whatif import Answer, Facts, Row
+
+__all__ = ["conclusion", "confidence", "outcome", "paste_lines", "plain", "plain_row", "spread", "table_html", "text"]
+
+_DEFAULTS = "torch's defaults"
+_VARIABLE = {"cuda": "PYTORCH_CUDA_ALLOC_CONF", "xpu": "PYTORCH_ALLOC_CONF"}
+# Above this share of the reserved peak, live tensors are the answer and settings are not.
+_LIVE_SHARE = 0.9
+
+
+def _name(conf: str) -> str:
+    return conf or _DEFAULTS
+
+
+def spread(row: Row) -> str:
+    """Write a row's range; empty when it is one number."""
+    if row.low == row.high:
+        return ""
+    low, high = format_bytes(row.low), format_bytes(row.high)
+    # A range that rounds to one number is told by its width.
+    return f"{low} to {high}" if low != high else f"± {format_bytes((row.high - row.low) / 2)}"
+
+
+def outcome(row: Row, *, with_place: bool = True) -> str:
+    """Write whether the program would have run to its end."""
+    if row.verdict == "fits":
+        text = "fits"
+        if row.retries:
+            text += f", after freeing the cache {format_count(row.retries)} {'time' if row.retries == 1 else 'times'}"
+    else:
+        text = "out of memory" if row.verdict == "oom" else "out of memory unless cuDNN falls back"
+        if row.dies_bytes is not None:
+            text += f", asking for {format_bytes(row.dies_bytes)}"
+        if with_place and row.dies_at is not None:
+            text += f" at {row.dies_at}"
+    return text if row.unanimous else f"{text} (depends on where the driver puts segments)"
+
+
+def _recorded_death(answer: Answer) -> Row | None:
+    recorded = answer.recorded
+    return recorded if recorded is not None and recorded.verdict != "fits" else None
+
+
+def conclusion(answer: Answer) -> str:
+    """Return the one sentence that says what to do, or that nothing would help."""
+    facts, best, dead = answer.facts, answer.best, _recorded_death(answer)
+    if dead is not None:
+        return _conclusion_of_death(answer, dead)
+    peak = facts.reserved_peak
+    if best is not None:
+        saves = peak - best.expected
+        span = f" ({spread(best)})" if spread(best) else ""
+        return (
+            f"{_name(best.conf)} would have reserved {format_bytes(best.expected)}{span} instead of "
+            f"{format_bytes(peak)}: {format_bytes(saves)} back, {saves / peak:.0%}"
+        )
+    possible = peak - facts.live_peak
+    if facts.live_peak >= _LIVE_SHARE * peak or not possible:
+        return (
+            f"no setting gives back more than {format_bytes(max(possible, 0))} of {format_bytes(peak)}: "
+            f"{format_bytes(facts.live_peak)} are tensors in use at the peak"
+        )
+    tried = sum(1 for row in answer.rows if row.inert is None and not row.is_recorded)
+    packed = peak - facts.packed_peak
+    return (
+        f"none of the {tried} other settings tried gives anything back worth having; "
+        f"{format_bytes(facts.live_peak)} are in use at the peak, and {format_bytes(max(packed, 0))} of the "
+        f"{format_bytes(peak)} would not be needed if blocks were placed with the future known"
+    )
+
+
+def _conclusion_of_death(answer: Answer, dead: Row) -> str:
+    facts, best, cap = answer.facts, answer.best, answer.cap
+    limit = "" if cap is None else f" under {format_bytes(cap.bytes)}"
+    maybe = "" if dead.verdict == "oom" else " (unless cuDNN falls back)"
+    at = "" if dead.dies_at is None else f" at {dead.dies_at}"
+    asked = "" if dead.dies_bytes is None else f", asking for {format_bytes(dead.dies_bytes)}{at}"
+    if best is not None:
+        ends = ", as far as the recording goes" if dead.dies_lifetime < 0 else ""
+        return (
+            f"with {_name(best.conf)} it fits{limit}{ends}: {format_bytes(best.expected)} reserved. "
+            f"With {_name(dead.conf)} it runs out of memory{maybe}{asked}"
+        )
+    if cap is not None and facts.live_peak > cap.bytes:
+        return (
+            f"no setting makes it fit{limit}: the tensors in use at once need {format_bytes(facts.live_peak)} alone. "
+            f"With {_name(dead.conf)} it runs out of memory{maybe}{asked}"
+        )
+    held = "" if cap is None else f"; {format_bytes(facts.live_peak)} is the most in use at once"
+    return f"none of these settings makes it fit{limit}: it runs out of memory{maybe}{asked}{held}"
+
+
+def confidence(facts: Facts) -> tuple[bool, str]:
+    """Return whether the model repeats the recording exactly, and a sentence that says so."""
+    if facts.deviation is None and not facts.warnings:
+        return True, f"the model repeats this recording exactly, all {format_count(facts.events)} events"
+    if facts.deviation is None:
+        return False, "less certain: " + facts.warnings[0]
+    event, expected, recorded = facts.deviation
+    return False, (
+        f"less certain: from event {format_count(event)} of {format_count(facts.events)} on the model differs from "
+        f"the recording ({recorded} instead of {expected})"
+    )
+
+
+def paste_lines(conf: str, device: str) -> list[tuple[str, str]]:
+    """Return where to put a setting, and the line to paste there.
+
+    Parameters
+    ----------
+    conf
+        The setting; empty for torch's defaults.
+    device
+        In torch's notation.
+    """
+    variable = _VARIABLE.get(device.split(":", 1)[0], "PYTORCH_CUDA_ALLOC_CONF")
+    if not conf:
+        return [
+            ("notebook: first cell, then restart the kernel", f'import os; os.environ.pop("{variable}", None)'),
+            ("shell, before Python starts", f"unset {variable}"),
+        ]
+    return [
+        ("notebook: first cell, before anything uses the GPU; then restart the kernel", f"%env {variable}={conf}"),
+        ("script: above import torch", f'import os; os.environ["{variable}"] = "{conf}"'),
+        ("shell, before Python starts", f"export {variable}={shlex.quote(conf)}"),
+    ]
+
+
+def plain_row(answer_peak: int, row: Row) -> dict[str, Any]:
+    """Return a row as JSON-compatible data for the view."""
+    return {
+        "conf": row.conf,
+        "low": row.low,
+        "expected": row.expected,
+        "high": row.high,
+        "change": row.expected - answer_peak,
+        "spread": spread(row),
+        "verdict": row.verdict,
+        "unanimous": row.unanimous,
+        "outcome": outcome(row),
+        "retries": row.retries,
+        "recorded": row.is_recorded,
+        "inert": row.inert,
+        "diesBytes": row.dies_bytes,
+        "diesAt": row.dies_at,
+    }
+
+
+def plain(answer: Answer) -> dict[str, Any]:
+    """Return an answer as JSON-compatible data: what the view draws (`labextension/src/view/whatif/document.ts`)."""
+    facts, best, recorded = answer.facts, answer.best, answer.recorded
+    exact, sure = confidence(facts)
+    return {
+        "device": facts.device,
+        "conf": facts.conf,
+        "reservedPeak": facts.reserved_peak,
+        "events": facts.events,
+        "exact": exact,
+        "confidence": sure,
+        "livePeak": facts.live_peak,
+        "packedPeak": facts.packed_peak,
+        "cap": None if answer.cap is None else asdict(answer.cap),
+        "rows": [plain_row(facts.reserved_peak, row) for row in answer.rows],
+        "best": None if best is None else best.conf,
+        "recordedDies": recorded is not None and recorded.verdict != "fits",
+        "conclusion": conclusion(answer),
+        "paste": []
+        if best is None
+        else [{"where": where, "text": line} for where, line in paste_lines(best.conf, facts.device)],
+        "warnings": list(facts.warnings),
+    }
+
+
+def _cells(answer: Answer) -> list[list[str]]:
+    facts = answer.facts
+    head = ["setting", "reserved", "range", "against recorded", "retries"]
+    if answer.cap is not None:
+        head.append(f"under {format_bytes(answer.cap.bytes)}")
+    rows = [head]
+    for row in answer.rows:
+        name = f"{row.conf or '(defaults)'}{' *' if row.is_recorded else ''}"
+        cells = [
+            name,
+            format_bytes(row.expected),
+            spread(row),
+            format_bytes(row.expected - facts.reserved_peak, signed=True),
+            format_count(row.retries),
+        ]
+        if row.verdict != "fits":
+            # It died on the way, so the numbers are no comparison.
+            cells[2:4] = ["until then", ""]
+        if row.inert is not None:
+            cells[1:5] = ["", "", "", ""]
+        if answer.cap is not None:
+            cells.append(row.inert or outcome(row))
+        elif row.inert is not None:
+            cells.append(row.inert)
+        rows.append(cells)
+    width = max(len(cells) for cells in rows)
+    return [cells + [""] * (width - len(cells)) for cells in rows]
+
+
+def text(answer: Answer) -> str:
+    """Return the answer as lines for a terminal: conclusion, table, what to paste, how certain it is."""
+    facts = answer.facts
+    _, sure = confidence(facts)
+    lines = [
+        f"{facts.device}: {conclusion(answer)}",
+        f"  recorded: {format_bytes(facts.reserved_peak)} reserved at most, under {_name(facts.conf)}",
+        (
+            f"  bound: no setting can do with less than {format_bytes(facts.live_peak)}; "
+            f"an arrangement of {format_bytes(facts.packed_peak)} exists"
+        ),
+    ]
+    if answer.cap is not None:
+        lines.append(f"  limit: {format_bytes(answer.cap.bytes)}, {answer.cap.why}")
+    rows = _cells(answer)
+    widths = [max(display_width(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = []
+        for index, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            pad = " " * (width - display_width(cell))
+            cells.append(cell + pad if index in {0, 5} else pad + cell)
+        lines.append(("  " + "  ".join(cells)).rstrip())
+    if any(row.is_recorded for row in answer.rows):
+        lines.append("  * in force when it was recorded")
+    best = answer.best
+    if best is not None:
+        lines += [f"  {where}:\n    {line}" for where, line in paste_lines(best.conf, facts.device)]
+    lines.append(f"  {sure}")
+    lines += [f"  warning: {line}" for line in facts.warnings if line not in sure]
+    return "\n".join(lines)
+
+
+_TD = "padding:2px 12px 2px 0;text-align:left;vertical-align:top"
+_TN = "padding:2px 12px 2px 0;text-align:right;white-space:nowrap;vertical-align:top"
+_MONO = "font-family:monospace;unicode-bidi:isolate"
+
+
+def _row_html(answer: Answer, row: Row, scale: int) -> str:
+    best = answer.best
+    mark = " (in force)" if row.is_recorded else " (best)" if row is best else ""
+    weight = ";font-weight:bold" if row is best or row.is_recorded else ""
+    name = f'<code style="{_MONO}{weight}">{escape(row.conf or "(defaults)")}</code>{escape(mark)}'
+    if row.inert is not None:
+        return (
+            f'<tr><td style="{_TD}">{name}</td><td colspan="5" style="{_TD};opacity:.7">{escape(row.inert)}</td></tr>'
+        )
+    fits = row.verdict == "fits"
+    colour = "#c0392b" if not fits else "#2e8b57" if row is best else "#7f8c9a"
+    width = round(100 * row.expected / scale, 1) if scale else 0
+    bar = (
+        '<div style="width:160px;height:10px;background:rgba(128,128,128,.18);border-radius:2px">'
+        f'<div style="width:{width}%;height:10px;background:{colour};border-radius:2px"></div></div>'
+    )
+    verdict = escape(outcome(row)) if answer.cap is not None else ""
+    change = format_bytes(row.expected - answer.facts.reserved_peak, signed=True) if fits else ""
+    span = spread(row) if fits else "until then"
+    return (
+        f'<tr><td style="{_TD}">{name}</td><td style="{_TN}">{format_bytes(row.expected)}</td>'
+        f'<td style="{_TD};vertical-align:middle">{bar}</td><td style="{_TN}">{escape(span)}</td>'
+        f'<td style="{_TN}">{change}</td><td style="{_TD}">{verdict}</td></tr>'
+    )
+
+
+def table_html(answer: Answer) -> str:
+    """Return the answer as HTML that needs no script and keeps in an untrusted notebook."""
+    facts = answer.facts
+    _, sure = confidence(facts)
+    scale = max([facts.reserved_peak, *(row.expected for row in answer.rows)])
+    limit = "" if answer.cap is None else f"under {format_bytes(answer.cap.bytes)} ({answer.cap.why})"
+    heads = (("setting", _TD), ("reserved", _TN), ("", _TD), ("range", _TN), ("against recorded", _TN), (limit, _TD))
+    head = "".join(f'<th scope="col" style="{style}">{escape(name)}</th>' for name, style in heads)
+    rows = "".join(_row_html(answer, row, scale) for row in answer.rows)
+    best = answer.best
+    paste = ""
+    if best is not None:
+        items = "".join(
+            f'<div>{escape(where)}:<br><code style="{_MONO};user-select:all">{escape(line)}</code></div>'
+            for where, line in paste_lines(best.conf, facts.device)
+        )
+        paste = f'<div style="margin:6px 0">{items}</div>'
+    bound = (
+        f"No setting can do with less than {format_bytes(facts.live_peak)} (in use at once); an arrangement of "
+        f"{format_bytes(facts.packed_peak)} exists. {sure[0].upper()}{sure[1:]}."
+    )
+    others = "".join(f"<div>⚠ {escape(line)}</div>" for line in facts.warnings if line not in sure)
+    return (
+        f'<div><p style="margin:4px 0"><b>{escape(facts.device)}: {escape(conclusion(answer))}</b></p>'
+        f'<table style="border-collapse:collapse;margin:6px 0"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody>'
+        f'</table>{paste}<p style="margin:4px 0;opacity:.8">{escape(bound)}</p>{others}</div>'
+    )
