@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from gpumem_magic.report import Report
+    from gpumem_magic.report.comparison import Comparison
 
 __all__ = ["can_show_widgets", "display", "preload", "report_widget"]
 
@@ -66,9 +67,9 @@ def _widget_class() -> type[Any]:
         document = traitlets.Bytes().tag(sync=True)
         can_detail = traitlets.Bool(default_value=True).tag(sync=True)
 
-        def __init__(self, report: Report) -> None:
+        def __init__(self, report: Report | Comparison) -> None:
             super().__init__(document=report.to_document(_DOCUMENT_BYTES))
-            self._report: Report | None = report
+            self._report: Report | Comparison | None = report
             self.on_msg(self._answer)
 
         def _answer(self, _widget: object, content: object, _buffers: object) -> None:
@@ -88,7 +89,12 @@ def _widget_class() -> type[Any]:
             if not 0 <= device < len(report.devices) or end < start:
                 self.send({**reply, "error": "no such device or stretch"})
                 return
-            self.send(reply, [report.detail(device, start, end)])
+            try:
+                detail = report.detail(device, start, end)
+            except GpumemError as error:
+                self.send({**reply, "error": str(error)})
+                return
+            self.send(reply, [detail])
 
         def retire(self) -> None:
             """Let the report go; the view keeps what it was sent."""
@@ -119,7 +125,7 @@ def preload() -> None:
             _widget_class()
 
 
-def report_widget(report: Report) -> Any:
+def report_widget(report: Report | Comparison) -> Any:
     """Return a live widget of a report.
 
     Raises
@@ -145,7 +151,7 @@ def _forget(cell_key: Hashable) -> None:
         former.close()
 
 
-def display(report: Report, cell_key: Hashable = None) -> None:
+def display(report: Report | Comparison, cell_key: Hashable = None) -> None:
     """Publish a report as exactly one output.
 
     Parameters

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic._errors import BadUsageError
 from gpumem_magic._format import format_bytes
+from gpumem_magic.cli.snapshot import printable
 
 if TYPE_CHECKING:
     import argparse
 
     from gpumem_magic.analysis.diff import Diff, DiffRow, Side
+    from gpumem_magic.report import Report
+    from gpumem_magic.report.reading import ExportedReport
 
 __all__ = ["add_parsers"]
 
@@ -38,6 +42,8 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     parser.add_argument("a", metavar="A", help="the earlier one: a snapshot, or an HTML report of gpumem-magic")
     parser.add_argument("b", metavar="B", help="the later one")
+    parser.add_argument("-o", "--output", metavar="OUT.html", help="also write both side by side, as one HTML file")
+    parser.add_argument("--no-source", action="store_true", help="leave out source lines and folders, for sharing")
     parser.add_argument("--json", action="store_true", help="print one JSON object, sizes in bytes")
     parser.add_argument("--top", type=int, default=_TOP, metavar="K", help=f"rows to print (default {_TOP}; 0: all)")
     parser.set_defaults(run=_run_diff)
@@ -66,27 +72,30 @@ def _run_report(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _side(path: str) -> Side:
-    from gpumem_magic.analysis import analyse_trace
-    from gpumem_magic.analysis.diff import side_of
+def _operand(path: str) -> Report | ExportedReport:
     from gpumem_magic.cli.snapshot import open_snapshot
-    from gpumem_magic.report.reading import is_report, side_of_report
+    from gpumem_magic.report import build
+    from gpumem_magic.report.reading import is_report, read_report
 
-    if is_report(path):
-        return side_of_report(path)
-    return side_of(analyse_trace(open_snapshot(path), Path(path).name))
+    return read_report(path) if is_report(path) else build(open_snapshot(path), title=Path(path).name)
 
 
 def _run_diff(arguments: argparse.Namespace) -> int:
-    from gpumem_magic.analysis.diff import compare
+    from gpumem_magic.report.comparison import Comparison
 
     if arguments.top < 0:
         raise BadUsageError(f"--top {arguments.top}: give a number of rows, 0 for all")
-    diff = compare(_side(arguments.a), _side(arguments.b))
+    comparison = Comparison(_operand(arguments.a), _operand(arguments.b), arguments.top)
+    shown = comparison.without_source() if arguments.no_source else comparison
+    target = shown.save(arguments.output) if arguments.output else None
     if arguments.json:
-        print(json.dumps(_diff_json(diff), ensure_ascii=False))
+        print(json.dumps(_diff_json(shown.diff), ensure_ascii=False))
     else:
-        _print_diff(diff, arguments.top)
+        print(printable(shown.to_text()))
+    if target is not None:
+        # With --json stdout is one object.
+        file = sys.stderr if arguments.json else sys.stdout
+        print(f"wrote {target} ({format_bytes(target.stat().st_size)})", file=file)
     return 0
 
 
@@ -115,49 +124,5 @@ def _row_json(row: DiffRow) -> dict[str, Any]:
 
 
 def _diff_json(diff: Diff) -> dict[str, Any]:
-    return {"a": _totals_json(diff.a), "b": _totals_json(diff.b), "groups": [_row_json(row) for row in diff.rows]}
-
-
-def _change(before: int | None, after: int | None) -> str:
-    if before is None or after is None:
-        return "unknown"
-    return f"{format_bytes(before)} → {format_bytes(after)} ({format_bytes(after - before, signed=True)})"
-
-
-def _print_diff(diff: Diff, top: int) -> None:
-    from gpumem_magic.cli.snapshot import print_table
-
-    print(f"A: {diff.a.title}\nB: {diff.b.title}")
-    for key in dict.fromkeys([*diff.a.devices, *diff.b.devices]):
-        a, b = diff.a.devices.get(key), diff.b.devices.get(key)
-        peak = _change(a.peak if a else 0, b.peak if b else 0)
-        end = _change(a.end if a else 0, b.end if b else 0)
-        print(f"{key}: peak {peak}, end {end}")
-    changed = [row for row in diff.rows if row.growth or row.end_growth]
-    same = [row for row in diff.rows if not (row.growth or row.end_growth)]
-    several = len({row.device for row in diff.rows}) > 1
-    shown = changed[:top] if top else changed
-    if shown:
-        head = ["owner", "at A's peak", "at B's peak", "change", "at A's end", "at B's end", "change"]
-        print_table([head, *(_cells(row, several=several) for row in shown)])
-    if len(changed) > len(shown):
-        rest = changed[len(shown) :]
-        total = format_bytes(sum(row.growth for row in rest), signed=True)
-        print(f"  {len(rest)} more changed, {total} at the peak together (--top 0 prints all)")
-    if same:
-        print(f"  {len(same)} unchanged, {format_bytes(sum(row.bytes_b for row in same))} at the peak together")
-    if not changed:
-        print("  no difference")
-
-
-def _cells(row: DiffRow, *, several: bool) -> list[str]:
-    name = f"{row.device} {row.group.label}" if several else row.group.label
-    return [
-        name,
-        format_bytes(row.bytes_a),
-        format_bytes(row.bytes_b),
-        format_bytes(row.growth, signed=True),
-        format_bytes(row.end_bytes_a),
-        format_bytes(row.end_bytes_b),
-        format_bytes(row.end_growth, signed=True),
-    ]
+    sides = {"a": _totals_json(diff.a), "b": _totals_json(diff.b)}
+    return {"sentence": diff.sentence, **sides, "groups": [_row_json(row) for row in diff.rows]}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpumem_magic.analysis.summary import Counter, DeviceSummary
     from gpumem_magic.trace.model import DeviceTrace, Trace
 
-__all__ = ["add_parsers", "open_snapshot", "pick_device", "print_table"]
+__all__ = ["add_parsers", "open_snapshot", "pick_device", "print_table", "printable"]
 
 _COUNTERS = ("requested", "allocated", "active", "reserved")
 # A file or function name from a foreign snapshot must not steer the terminal.
@@ -67,6 +67,11 @@ def pick_device(trace: Trace, wanted: str) -> DeviceTrace:
             return device
     known = ", ".join(device.key for device in trace.devices)
     raise BadUsageError(f"no device {wanted} in the recording; it has {known}")
+
+
+def printable(text: str) -> str:
+    """Return lines of text without characters that would steer the terminal."""
+    return "\n".join(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", line) for line in text.split("\n"))
 
 
 def print_table(rows: Sequence[Sequence[str]], *, left: frozenset[int] = frozenset({0}), indent: str = "  ") -> None:

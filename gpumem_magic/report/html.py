@@ -15,7 +15,7 @@ from gpumem_magic.report.wording import numbers
 if TYPE_CHECKING:
     from gpumem_magic.analysis.model import Analysis
 
-__all__ = ["MARKER", "report_html"]
+__all__ = ["MARKER", "document_limit", "html_page", "report_html"]
 
 # The first bytes of every report of ours; what begins otherwise is never replaced.
 MARKER = b"<!DOCTYPE html>\n<!-- gpumem-magic report -->\n"
@@ -100,11 +100,37 @@ def report_html(analysis: Analysis, png: bytes | None, width: int) -> bytes:
         UTF-8 HTML that begins with `MARKER`. Without the built view (a source tree that was never built) it is the
         static report alone, and says so.
     """
+    limit = document_limit(sum(device.events for device in analysis.devices), len(png or b"") * 4 // 3)
+    return html_page(analysis.title, view_document(analysis, limit), _fallback(analysis, png, width))
+
+
+def document_limit(events: int, static: int) -> int:
+    """Return how many bytes a view document may take, so that the file keeps to its size.
+
+    Parameters
+    ----------
+    events
+        What the file is about.
+    static
+        Bytes of the static part beyond its tables.
+    """
+    rest = _FIXED_BYTES - len(_view_script() or "") - static - 60_000
+    return max((_BYTES_PER_EVENT * events + rest) * 3 // 4, _LEAST_DOCUMENT)
+
+
+def html_page(title: str, document: bytes, fallback: str) -> bytes:
+    """Write the file around a view document.
+
+    Parameters
+    ----------
+    title
+        The window's.
+    document
+        What the view draws.
+    fallback
+        HTML for readers without scripts.
+    """
     script = _view_script()
-    events = sum(device.events for device in analysis.devices)
-    rest = _FIXED_BYTES - len(script or "") - len(png or b"") * 4 // 3 - 60_000
-    limit = max((_BYTES_PER_EVENT * events + rest) * 3 // 4, _LEAST_DOCUMENT)
-    document = view_document(analysis, limit)
     scripts = [_THEME] if script is None else [_THEME, script]
     policy = (
         f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; style-src 'unsafe-inline'; "
@@ -115,7 +141,7 @@ def report_html(analysis: Analysis, png: bytes | None, width: int) -> bytes:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         f'<meta name="viewport" content="width=device-width,initial-scale=1">\n'
         f'<meta name="referrer" content="no-referrer">\n<meta name="generator" content="gpumem-magic">\n'
-        f"<title>{escape(analysis.title)} · gpumem</title>\n<style>{_STYLE}</style>\n"
+        f"<title>{escape(title)} · gpumem</title>\n<style>{_STYLE}</style>\n"
         f"<script>{_THEME}</script>\n</head>\n"
     )
     if script is None:
@@ -131,7 +157,7 @@ def report_html(analysis: Analysis, png: bytes | None, width: int) -> bytes:
         )
     tail = "" if script is None else f"<script>{script}</script>\n"
     body = (
-        f'<body>\n{view}<main id="gpumem-fallback">{_fallback(analysis, png, width)}</main>\n'
+        f'<body>\n{view}<main id="gpumem-fallback">{fallback}</main>\n'
         f"<footer>{_disclosure(document)}</footer>\n{tail}</body>\n</html>\n"
     )
     return MARKER + (head + body).encode("utf-8")

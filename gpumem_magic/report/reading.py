@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpumem_magic._errors import SnapshotError
+from gpumem_magic._errors import ExportError, SnapshotError
 from gpumem_magic.analysis.diff import Side, side_device
 from gpumem_magic.analysis.model import Group, Row
 from gpumem_magic.report.container import decode
@@ -17,7 +18,7 @@ from gpumem_magic.report.html import MARKER
 if TYPE_CHECKING:
     import os
 
-__all__ = ["is_report", "side_of_report"]
+__all__ = ["ExportedReport", "is_report", "read_report"]
 
 _DOCUMENT = re.compile(
     rb'<script type="application/octet-stream;base64" id="gpumem-document">([A-Za-z0-9+/=]+)</script>'
@@ -35,25 +36,79 @@ def is_report(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def side_of_report(path: str | os.PathLike[str]) -> Side:
-    """Make one side of a comparison from an exported report.
+@dataclass(frozen=True)
+class ExportedReport:
+    """A report that was read back: what its view document holds.
+
+    Attributes
+    ----------
+    title
+        The report's own.
+    side
+        Its numbers, for a comparison.
+    document
+        Its view document.
+    devices
+        Their names, in the document's order.
+    events
+        Events of all devices.
+    """
+
+    title: str
+    side: Side
+    document: bytes
+    devices: tuple[str, ...]
+    events: int
+
+    def to_document(self, _limit: int | None = None) -> bytes:
+        """Return the view document. It cannot be made smaller: what it is made of is not there any more."""
+        return self.document
+
+    def detail(self, _device: int, _start_us: int, _end_us: int) -> bytes:
+        """Fail: there is no more than what the document shows.
+
+        Raises
+        ------
+        SnapshotError
+            Always.
+        """
+        raise SnapshotError(f"{self.title} was read from an exported report, which holds no finer detail")
+
+    def without_source(self) -> ExportedReport:
+        """Fail: what is in the document is not known well enough to strip it.
+
+        Raises
+        ------
+        ExportError
+            Always.
+        """
+        raise ExportError(f"{self.title} was read from an exported report: export it again with its source left out")
+
+
+def read_report(path: str | os.PathLike[str]) -> ExportedReport:
+    """Read an exported report back.
 
     Raises
     ------
     SnapshotError
-        The file holds no readable view document.
+        The file holds no readable view document, or that of a comparison.
     """
     try:
         found = _DOCUMENT.search(Path(path).read_bytes())
         if found is None:
             raise SnapshotError(f"{path}: the report holds no data; export it again")
-        header: dict[str, Any] = decode(base64.b64decode(found[1]))[0]
+        document = base64.b64decode(found[1])
+        header: dict[str, Any] = decode(document)[0]
+        if header.get("compare") is not None:
+            raise SnapshotError(f"{path} is itself a comparison: give one of the two recordings that it compares")
         devices = {}
         for device in header["devices"]:
             groups = [Group(**group) for group in device["groups"]]
             peak, end = ([Row(**row) for row in device[name]] for name in ("peak", "end"))
             totals = (device["headline"]["allocatedPeak"], device["headline"]["allocatedAfter"])
             devices[device["key"]] = side_device(groups, peak, end, totals)
-    except (OSError, binascii.Error, IndexError, KeyError, TypeError) as error:
+        title = str(header["title"])
+        events = sum(int(device["events"]) for device in header["devices"])
+    except (OSError, binascii.Error, IndexError, KeyError, TypeError, ValueError) as error:
         raise SnapshotError(f"{path}: not a readable report ({error}); export it again") from error
-    return Side(str(header["title"]), devices)
+    return ExportedReport(title, Side(title, devices), document, tuple(devices), events)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
+    from gpumem_magic.analysis.leaks import Leak
     from gpumem_magic.analysis.model import Analysis, DeviceAnalysis
     from gpumem_magic.recording.model import Note
 
@@ -25,6 +26,15 @@ __all__ = ["Report"]
 
 # A stretch that a view asks for; beyond it single allocations are summed, and the view asks again nearer.
 _DETAIL_BYTES = 1_500_000
+
+
+def column_bytes(device: DeviceAnalysis) -> int:
+    """Return the bytes of the columns that a device's analysis holds."""
+    memory = device.memory
+    held: tuple[object, ...] = (device.timeline, *device.lanes)
+    if memory is not None:
+        held = (*held, memory.device.events, memory.lifetimes)
+    return sum(int(column.nbytes) for one in held for column in vars(one).values() if hasattr(column, "nbytes"))
 
 
 @dataclass(frozen=True)
@@ -58,6 +68,25 @@ class Report:
     def devices(self) -> tuple[DeviceAnalysis, ...]:
         """One entry a device, the one with the highest peak first; see `DeviceAnalysis.headline` for the numbers."""
         return self.analysis.devices
+
+    @property
+    def events(self) -> int:
+        """Number of recorded events, on all devices."""
+        return sum(device.events for device in self.analysis.devices)
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes of memory the report takes: its columns."""
+        return sum(map(column_bytes, self.analysis.devices))
+
+    @property
+    def leaks(self) -> tuple[Leak, ...]:
+        """Memory that grew with each iteration of a loop and is still there: verdicts, with their evidence.
+
+        Also what earlier runs of the same cell left behind. Empty when nothing leaks, or nothing was repeated at least
+        three times; `devices[i].growth` says which, and what stayed for another reason.
+        """
+        return self.analysis.leaks
 
     @property
     def notes(self) -> tuple[Note, ...]:

@@ -45,3 +45,15 @@ def test_settings_are_checked_without_touching_cuda(fresh_kernel):
     assert "write instead: max_split_size_mb:128" in checked
     assert "in force: not known" in checked
     assert kernel.run("import sys; print('torch' in sys.modules)").text().strip() == "False"
+
+
+def test_two_runs_are_compared_by_label_number_and_age(kernel):
+    cell = "%%gpumem --label grow --quiet\nkept = [torch.ones(100_000) for _ in range({})]"
+    first = kernel.run(cell.format(2)).number
+    second = kernel.run(cell.format(5)).number
+    text = kernel.run("%gpumem_diff").report
+    assert "gpumem: B's peak is 1.14 MiB higher (781 KiB → 1.91 MiB): line 2" in text
+    assert f"A: grow (In [{first}])" in text
+    assert kernel.run("%gpumem_diff grow~1 grow").report == text
+    assert kernel.run(f"%gpumem_diff {first} {second}").report == text
+    assert "nope is neither a file nor a measured cell; held are grow" in kernel.run("%gpumem_diff nope").text("stderr")

@@ -66,24 +66,33 @@ def test_diff_of_two_devices_keeps_them_apart(capsys):
     assert {group["device"] for group in found["groups"]} == {"cuda:0", "cuda:1"}
     assert main(["diff", two, two]) == 0
     out = capsys.readouterr().out
-    assert out.endswith("  no difference\n")
+    assert "  no difference\n" in out
     assert "cuda:1: peak 173 MiB → 173 MiB (0 B), end 168 MiB → 168 MiB (0 B)" in out
 
 
 def test_diff_prints_the_largest_change_first_and_counts_the_rest(capsys):
     assert main(["diff", LEAK, MLP, "--top", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "A: leak_losses.c0.pickle.xz"
-    assert lines[2].startswith("cuda:0: peak 777 MiB → 710 MiB (-67.3 MiB), end 697 MiB → 65.0 MiB")
-    assert lines[4].split()[0] == "workloads.py:113"
-    assert "more changed" in lines[5]
+    assert lines[0].startswith("gpumem: B's peak is 67.3 MiB lower (777 MiB → 710 MiB): workloads.py:113")
+    assert lines[1] == "  A: leak_losses.c0.pickle.xz"
+    assert lines[3].startswith("  cuda:0: peak 777 MiB → 710 MiB (-67.3 MiB), end 697 MiB → 65.0 MiB")
+    assert "workloads.py:113" in lines[5]
+    assert "more changed" in lines[6]
 
 
 def test_diff_takes_exported_reports(capsys):
     assert main(["report", MLP, "-o", "a.html"]) == 0
     capsys.readouterr()
     assert main(["diff", "a.html", MLP]) == 0
-    assert capsys.readouterr().out.endswith("  no difference\n")
+    assert "  no difference\n" in capsys.readouterr().out
+
+
+def test_diff_writes_one_file_and_keeps_stdout_for_json(capsys):
+    assert main(["diff", LEAK, MLP, "--json", "-o", "d.html"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["sentence"].startswith("B's peak is 67.3 MiB lower")
+    assert captured.err.startswith("wrote ")
+    assert is_report("d.html")
 
 
 @pytest.mark.parametrize(

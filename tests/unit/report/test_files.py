@@ -20,7 +20,7 @@ from gpumem_magic.report import Report
 from gpumem_magic.report import html as html_module
 from gpumem_magic.report.container import decode
 from gpumem_magic.report.files import default_name
-from gpumem_magic.report.reading import is_report, side_of_report
+from gpumem_magic.report.reading import is_report, read_report
 
 EVIL = "</script><script>alert(1)</script><!-- \"'>&"
 
@@ -202,7 +202,7 @@ def test_default_names(title, name):
 
 def test_an_exported_report_can_be_compared(tmp_path):
     path = Report(make_documents.complete()).save(tmp_path)
-    again = side_of_report(path)
+    again = read_report(path).side
     original = side_of(make_documents.complete())
     diff = compare(original, again)
     assert again.title == "In [7]"
@@ -214,4 +214,4 @@ def test_a_report_without_data_is_refused(tmp_path):
     path = tmp_path / "x.html"
     path.write_bytes(html_module.MARKER + b"<p>")
     with pytest.raises(SnapshotError, match="holds no data"):
-        side_of_report(path)
+        read_report(path).side

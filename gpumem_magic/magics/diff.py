@@ -1,0 +1,109 @@
+"""``%gpumem_diff``: what changed between two measured cells, two runs of one, or two files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic_arguments import argument, parse_argstring
+
+from gpumem_magic import _reports
+from gpumem_magic._errors import BadUsageError, GpumemError
+from gpumem_magic.magics.arguments import without_comment
+from gpumem_magic.magics.tools import as_magic
+
+if TYPE_CHECKING:
+    from gpumem_magic.report import Report
+    from gpumem_magic.report.reading import ExportedReport
+
+__all__ = ["DiffMagics", "register", "unregister"]
+
+_NAME = "gpumem_diff"
+
+
+def _operand(name: str) -> Report | ExportedReport:
+    """Read a file, or find a kept report."""
+    try:
+        is_file = Path(name).expanduser().is_file()
+    except (OSError, RuntimeError, ValueError):
+        is_file = False
+    if not is_file:
+        return _reports.find(name)
+    from gpumem_magic.report import build
+    from gpumem_magic.report.reading import is_report, read_report
+    from gpumem_magic.trace.reader import read_trace
+
+    path = Path(name).expanduser()
+    return read_report(path) if is_report(path) else build(read_trace(path), title=path.name)
+
+
+def _former() -> Report:
+    """Find what the last report is best compared with: the run of the same cell before it, else the report before."""
+    reports = _reports.kept()
+    if len(reports) < 2:
+        raise BadUsageError("two measured cells are needed, or two names; so far there is " + str(len(reports)))
+    newest = reports[-1].analysis.cell
+    for report in reversed(reports[:-1]):
+        cell = report.analysis.cell
+        if (
+            cell is None
+            or newest is None
+            or ((cell.label, newest.label) == (None, None) and cell.source != newest.source)
+        ):
+            continue
+        if cell.label == newest.label:
+            return report
+    return reports[-2]
+
+
+class DiffMagics:
+    """The line magic of one shell."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+
+    @as_magic(
+        _NAME,
+        argument("a", nargs="?", metavar="A", help="the earlier one. Default: the run of B's cell before B."),
+        argument("b", nargs="?", metavar="B", help="the later one. Default: the last measured cell."),
+        argument("--export", metavar="FILE.html", help="also write both side by side as a standalone file."),
+        argument("--top", type=int, default=10, metavar="N", help="rows of the text form, 0 for all. Default: 10."),
+    )
+    def gpumem_diff(self, line: str) -> None:
+        """Compare two recordings side by side: who grew and who shrank, at each one's peak and at its end.
+
+        A and B are numbers of measured cells (3), labels (--label), or files: snapshots of torch, and HTML reports of
+        gpumem_magic. "train~1" is the run before the newest one called "train"; "last" is the newest report.
+        """
+        from gpumem_magic import widget
+        from gpumem_magic.report.comparison import Comparison
+
+        found = parse_argstring(self.gpumem_diff, without_comment(line))
+        names = [_unquoted(name) for name in (found.a, found.b) if name is not None]
+        try:
+            b = _operand(names[1] if len(names) == 2 else "last") if names else _reports.find("last")
+            a = _operand(names[0]) if names else _former()
+            comparison = Comparison(a, b, max(0, found.top))
+            if found.export is not None:
+                print(f"gpumem: wrote {comparison.save(_unquoted(found.export)).name}")  # noqa: T201
+        except BadUsageError as error:
+            raise UsageError(f"%gpumem_diff: {error}") from None
+        except GpumemError as error:
+            print(f"gpumem: {error}")  # noqa: T201 - the magic's output
+            return
+        widget.display(comparison)
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
+
+
+def register(shell: Any) -> None:
+    """Make the line magic known to `shell`."""
+    shell.register_magic_function(DiffMagics(shell).gpumem_diff, "line", _NAME)
+
+
+def unregister(shell: Any) -> None:
+    """Take it back."""
+    shell.magics_manager.magics["line"].pop(_NAME, None)
