@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpumem_magic.allocator.at_once import follow_at_once
 from gpumem_magic.allocator.history import Deviation, Lifetimes
 from gpumem_magic.allocator.layout import Layout
 from gpumem_magic.allocator.rounding import SMALL_LIMIT
@@ -47,12 +48,12 @@ class Follower:
         self.layout = Layout()
         self.first_deviation: Deviation | None = None
         self._contradictions = 0
-        # Sizes, ends by lifetime; live: address → lifetime.
+        # Sizes and ends by lifetime, lists (arrays after `follow_at_once`); live: address → lifetime.
         self._live: dict[int, int] = {}
-        self._sizes: list[int] = []
+        self._sizes: Any = []
         count = len(start.blocks) + int(np.count_nonzero(device.events.action == Action.ALLOC))
-        self._free_event = [-1] * count
-        self._release_event = [-1] * count
+        self._free_event: Any = [-1] * count
+        self._release_event: Any = [-1] * count
         # End of a block of unsure size → lifetime; a later allocation right behind it tells its size.
         self._soft_ends: dict[int, int] = {}
         # In use at the end without having been allocated.
@@ -121,6 +122,22 @@ class Follower:
                 live[address] = lifetime
             elif action in {_FREE_REQUESTED, _FREE_COMPLETED}:
                 self._free(event, address, is_completed=action == _FREE_COMPLETED)
+
+    def follow_at_once(self, rounded: NDArray[np.int64], threshold: NDArray[np.int64]) -> bool:
+        """Play all events of a plain recording, parameters as of `follow`; False, and nothing is done, for another."""
+        blocks = self.start.blocks
+        before = _column(blocks, "address", np.uint64).view(np.int64)
+        known = (before, np.array(self._sizes, np.int64), _column(blocks, "is_pending", np.bool_))
+        ends = follow_at_once(self.device.events, known, self.start.segments, rounded, threshold)
+        if ends is None:
+            return False
+        self._sizes, self._free_event, self._release_event = ends.size, ends.free_event, ends.release_event
+        events = self.device.events
+        living = np.flatnonzero(ends.release_event == -1)
+        allocs = events.addr[events.action == Action.ALLOC].view(np.int64)
+        addresses = np.concatenate([before, allocs])[living]
+        self._live = dict(zip(addresses.tolist(), living.tolist(), strict=True))
+        return True
 
     def follow(self, rounded: NDArray[np.int64], threshold: NDArray[np.int64]) -> None:
         """Play all events.
@@ -231,13 +248,17 @@ class Follower:
             alloc_event=np.concatenate(
                 [np.full(len(before), -1, np.int32), allocs, np.full(len(appeared), last, np.int32)]
             ),
-            free_event=np.array(self._free_event + ends, dtype=np.int32),
-            release_event=np.array(self._release_event + [-1] * len(appeared), dtype=np.int32),
+            free_event=np.concatenate([np.asarray(self._free_event, np.int32), np.array(ends, np.int32)]),
+            release_event=np.concatenate(
+                [np.asarray(self._release_event, np.int32), np.full(len(appeared), -1, np.int32)]
+            ),
             address=np.concatenate(
                 [_column(before, "address", np.uint64), events.addr[allocs], _column(appeared, "address", np.uint64)]
             ),
             requested=requested,
-            size=np.array(self._sizes + [block.size or 0 for block in appeared], dtype=np.int64),
+            size=np.concatenate(
+                [np.asarray(self._sizes, np.int64), np.array([block.size or 0 for block in appeared], np.int64)]
+            ),
             stream=np.concatenate(
                 [_column(before, "stream", np.int64), events.stream[allocs], _column(appeared, "stream", np.int64)]
             ),
@@ -289,7 +310,8 @@ class Follower:
         if self._free_event[number] == -1:
             self._free_event[number] = event
         self._release_event[number] = event
-        return self._sizes[number]
+        size: int = self._sizes[number]
+        return size
 
     def _take_oddly(self, event: int, address: int, have: int, split: int) -> None:
         """Take a block where no free block of that size begins. The lifetime's size is already `need`."""

@@ -75,7 +75,8 @@ class History:
     exact
         True when every event fits the allocator's rules (an allocation takes the front of a free block of its
         segment, a free frees what is in use, segments go as one free block), the final state equals the snapshot's
-        block by block, and no size had to be assumed. All four counters are then exact.
+        block by block, and no size had to be assumed. All four counters are then exact. Of this process's own
+        allocator (``from_torch``) it is taken for granted that blocks in use do not overlap.
     first_deviation
         Where it did not, or None.
     warnings

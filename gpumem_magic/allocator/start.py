@@ -12,6 +12,8 @@ from gpumem_magic.allocator.rounding import SMALL_LIMIT
 from gpumem_magic.trace.model import Action, BlockState
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from gpumem_magic.trace.model import DeviceTrace
 
 __all__ = ["LiveBlock", "Start", "find_start", "has_start", "segments_before", "soft_size"]
@@ -107,7 +109,7 @@ def segments_before(device: DeviceTrace, event: int) -> tuple[list[tuple[int, in
 def _find_blocks(device: DeviceTrace, start: Start) -> None:
     events = device.events
     which = np.flatnonzero(events.action <= Action.FREE_COMPLETED)
-    addresses, first = np.unique(events.addr[which], return_index=True)
+    addresses, first = _first_of_each(events.addr[which])
     first_events = which[first]
     # An address whose first event is a free held a block from before.
     freed = events.action[first_events] != Action.ALLOC
@@ -141,6 +143,20 @@ def _find_blocks(device: DeviceTrace, start: Start) -> None:
             if block.state != BlockState.INACTIVE and block.address not in seen
         )
     start.blocks = sorted(blocks)
+
+
+def _first_of_each(values: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.intp]]:
+    """Do ``np.unique(values, return_index=True)`` in a quarter of its time, where value and index fit one number."""
+    low = values.min() if len(values) else np.uint64(0)
+    bits = len(values).bit_length()
+    if not len(values) or int(values.max() - low).bit_length() + bits > 63:
+        unique, index = np.unique(values, return_index=True)
+        return unique, index
+    key = ((values - low) << np.uint64(bits)) | np.arange(len(values), dtype=np.uint64)
+    key.sort()
+    value = key >> np.uint64(bits)
+    first = np.append(True, value[1:] != value[:-1])
+    return value[first] + low, (key[first] & np.uint64((1 << bits) - 1)).astype(np.intp)
 
 
 class _Ranges:

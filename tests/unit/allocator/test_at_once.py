@@ -1,0 +1,109 @@
+"""Following all events at once gives what following them one by one gives, or declines."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from gpumem_magic.allocator.follow import Follower
+from gpumem_magic.allocator.replay import history
+from gpumem_magic.trace.model import Action
+from gpumem_magic.trace.reader import read_trace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpumem_magic.allocator.history import History
+    from gpumem_magic.trace.model import DeviceTrace
+
+RECORDINGS = sorted((Path(__file__).parents[2] / "data" / "recordings").glob("*.pickle.xz"))
+
+
+@pytest.fixture
+def accepted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Collect whether the events were followed at once."""
+    answers: list[bool] = []
+    original = Follower.follow_at_once
+
+    def noted(self: Follower, *arguments: object) -> bool:
+        answers.append(original(self, *arguments))  # type: ignore[arg-type]
+        return answers[-1]
+
+    monkeypatch.setattr(Follower, "follow_at_once", noted)
+    return answers
+
+
+def without_first(device: DeviceTrace, count: int) -> DeviceTrace:
+    """Return the device as a ring that overflowed would show it."""
+    events = replace(device.events, **{f.name: getattr(device.events, f.name)[count:] for f in fields(device.events)})
+    return replace(device, events=events)
+
+
+def assert_equal(one: History, other: History) -> None:
+    """Compare everything that a history holds."""
+    for name in ("allocated", "active", "requested", "reserved"):
+        assert np.array_equal(getattr(one, name), getattr(other, name)), name
+    for column in fields(one.lifetimes):
+        mine, its = getattr(one.lifetimes, column.name), getattr(other.lifetimes, column.name)
+        assert mine.dtype == its.dtype
+        assert np.array_equal(mine, its), column.name
+    assert (one.exact, one.warnings, one.first_deviation) == (other.exact, other.warnings, other.first_deviation)
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.split(".pickle")[0])
+def test_the_same_as_one_by_one(path: Path, accepted: list[bool]) -> None:
+    """Whole recordings are plain; those that begin anywhere come out the same either way."""
+    trace = read_trace(path)
+    for device in trace.devices:
+        for count in (0, 1, 2, 3, 50, len(device.events) // 2, len(device.events) - 5):
+            cut = without_first(device, count)
+            assert_equal(history(cut, trace.settings, from_torch=True), history(cut, trace.settings))
+            assert accepted[-1] or count
+
+
+def test_most_overflowed_recordings_are_plain(accepted: list[bool]) -> None:
+    """A block that was there before and of unsure size is no obstacle by itself."""
+    for path in RECORDINGS:
+        trace = read_trace(path)
+        for device in trace.devices:
+            history(without_first(device, len(device.events) // 3), trace.settings, from_torch=True)
+    assert np.mean(accepted) > 0.8
+
+
+def _changed(device: DeviceTrace, index: int, **columns: int) -> DeviceTrace:
+    events = device.events
+    new: Mapping[str, np.ndarray] = {name: getattr(events, name).copy() for name in columns}
+    for name, value in columns.items():
+        new[name][index] = value
+    return replace(device, events=replace(events, **new))
+
+
+def test_contradictions_are_followed_one_by_one(accepted: list[bool]) -> None:
+    """A block allocated twice, a free that is gone, and an address of nothing give the careful replay's answer."""
+    trace = read_trace(next(path for path in RECORDINGS if path.name.startswith("mlp_train.c0")))
+    (device,) = trace.devices
+    events = device.events
+    allocs = np.flatnonzero(events.action == Action.ALLOC)
+    freed = np.flatnonzero(events.action == Action.FREE_REQUESTED)
+    for broken in (
+        _changed(device, int(allocs[200]), addr=int(events.addr[allocs[199]])),
+        _changed(device, int(freed[100]) + 1, action=int(Action.SNAPSHOT)),
+        _changed(device, int(allocs[300]), addr=int(events.addr[allocs[300]]) + 3),
+        _changed(device, int(freed[5]), addr=2**47),
+    ):
+        expected = history(broken, trace.settings)
+        assert expected.first_deviation is not None
+        assert_equal(history(broken, trace.settings, from_torch=True), expected)
+    assert not any(accepted)
+
+
+def test_no_events() -> None:
+    """A device that only holds segments has nothing to follow."""
+    trace = read_trace(next(path for path in RECORDINGS if path.name.startswith("mlp_train.c0")))
+    (device,) = trace.devices
+    empty = without_first(device, len(device.events))
+    assert_equal(history(empty, trace.settings, from_torch=True), history(empty, trace.settings))
