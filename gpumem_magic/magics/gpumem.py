@@ -48,7 +48,8 @@ _ARGUMENTS: tuple[Any, ...] = (
         "--max-entries",
         type=int,
         metavar="N",
-        help="most events to keep; the oldest go first. Default: 1,000,000, or 200,000 with stacks.",
+        help="most events to keep: the newest of a GPU, the first ones of CPU tensors. Default: 1,000,000, "
+        "or 200,000 with stacks, or 500,000 of CPU tensors.",
     ),
     argument("--label", metavar="NAME", help="what to call this cell in the report."),
     argument("--export", metavar="FILE.html", help="also write the report as one self-contained HTML file."),

@@ -15,6 +15,9 @@ STACK_MODES = ("lines", "python", "cpp", "none")
 # so that either default stays under 200 MB.
 _ENTRIES_WITHOUT_STACKS = 1_000_000
 _ENTRIES_WITH_STACKS = 200_000
+# Every event of the CPU costs 2 µs when it is read and 60 bytes in the report: a cell that makes tensors without end
+# then pays a second and some 100 MB.
+_CPU_ENTRIES = 500_000
 _DEVICE = re.compile(r"(?:(?P<kind>[a-z]+)(?::(?P<number>\d+))?|(?P<ordinal>\d+))")
 _KINDS = frozenset({"cpu", "cuda", "hip", "mps", "xpu"})
 
@@ -32,7 +35,7 @@ class RecordOptions:
         One of `STACK_MODES`: which notebook line allocated (``"lines"``), torch's Python stacks too, C++ frames on
         top of them, or nothing.
     max_entries
-        Most events to keep; None takes 1,000,000 without stacks and 200,000 with stacks.
+        Most events to keep; None takes 1,000,000 without stacks, 200,000 with stacks, and 500,000 of CPU tensors.
     label
         What the user calls this recording.
 
@@ -65,6 +68,11 @@ class RecordOptions:
         if self.max_entries is not None:
             return self.max_entries
         return _ENTRIES_WITH_STACKS if self.stacks in {"python", "cpp"} else _ENTRIES_WITHOUT_STACKS
+
+    @property
+    def cpu_entries(self) -> int:
+        """Most events of CPU tensors."""
+        return self.max_entries if self.max_entries is not None else _CPU_ENTRIES
 
     @property
     def wants_cpu(self) -> bool:

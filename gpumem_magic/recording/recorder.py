@@ -276,7 +276,7 @@ class Recorder:
         if target is Target.CPU:
             if self._options.stacks in {"python", "cpp"}:
                 self.notes.info("stacks are recorded for CUDA memory only; CPU memory is shown by line")
-            return CpuSource(torch, self._options.entries, self.notes)
+            return CpuSource(torch, self._options.cpu_entries, self.notes)
         return CountersSource(f"torch keeps no allocation history for {target.value.upper()}", self.notes)
 
     def _cuda_is_in_use(self) -> None:

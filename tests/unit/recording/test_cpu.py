@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import signal
@@ -12,8 +11,8 @@ import time
 import numpy as np
 import pytest
 
-from gpumem_magic.recording import cpu
 from gpumem_magic.recording.cpu import CpuSource
+from gpumem_magic.recording.main_thread import run_on_main_thread
 from gpumem_magic.recording.model import Cell, Outcome, SourceKind
 from gpumem_magic.recording.notes import Notes
 from gpumem_magic.recording.options import RecordOptions
@@ -118,9 +117,23 @@ def test_more_events_than_allowed_keeps_the_first_and_says_so():
     assert any("first 25 events" in note.text and "--max-entries 50" in note.text for note in recording.notes)
 
 
-def test_events_are_counted_while_the_block_runs(monkeypatch):
+@pytest.fixture
+def counts_all_the_time(monkeypatch):
+    """Let every look ask for a count, and count how often that happened."""
+    monkeypatch.setattr("gpumem_magic.recording.cpu.growth.Growth.look", lambda _self: True)
+    counted = []
+    empty = CpuSource._empty
+
+    def counting(self):
+        counted.append(True)
+        empty(self)
+
+    monkeypatch.setattr(CpuSource, "_empty", counting)
+    return counted
+
+
+def test_events_are_counted_while_the_block_runs(counts_all_the_time):
     """A long block with few events allowed: the profiler is off before the block ends."""
-    monkeypatch.setattr("gpumem_magic.recording.cpu._BYTES_AN_EVENT", 0)
     notes = Notes()
     source = CpuSource(torch, 30, notes)
     began = time.time_ns() // 1000
@@ -129,27 +142,53 @@ def test_events_are_counted_while_the_block_runs(monkeypatch):
     deadline = time.monotonic() + 10
     while torch._C._autograd._profiler_enabled() and time.monotonic() < deadline:
         kept.append(torch.empty(16))
-        time.sleep(0.01)
+        time.sleep(0.005)
     assert not torch._C._autograd._profiler_enabled()
     evidence = source.stop(began, time.time_ns() // 1000)
+    assert counts_all_the_time
     assert evidence.truncated
     assert evidence.trace is not None
     assert len(evidence.trace.devices[0].events) == 30
 
 
-def test_counting_in_between_loses_nothing(monkeypatch):
-    monkeypatch.setattr("gpumem_magic.recording.cpu._BYTES_AN_EVENT", 0)
+def test_counting_in_between_loses_nothing(counts_all_the_time):
+    """Frees of blocks from before a count keep their size, and frees of older ones stay out."""
+    old = [torch.empty(100) for _ in range(30)]
     kept = []
 
     def run():
-        for _ in range(60):
+        for step in range(60):
             kept.append(torch.empty(16))
+            if step >= 20:
+                kept.pop(0)
+                old[step % 30 : step % 30 + 1] = []
             time.sleep(0.01)
 
     recording, _ = record(run)
     events = events_of(recording)
+    assert len(counts_all_the_time) > 3
     assert int(np.count_nonzero(events.action == Action.ALLOC)) == 60
+    assert events.size[events.action == Action.FREE_COMPLETED].tolist() == [64] * 40
     assert not recording.truncated
+
+
+def test_a_flood_of_tensors_is_stopped_long_before_the_block_ends():
+    """Three times over, since memory that a former recording gave back must not hide what the next one takes."""
+    allowed = 50_000
+    for _ in range(3):
+        made, after = 0, 0
+
+        def run():
+            nonlocal made, after
+            while after < 100_000:
+                torch.empty(1)
+                made += 1
+                after += not torch._C._autograd._profiler_enabled()
+
+        recording, _ = record(run, max_entries=allowed)
+        assert recording.truncated
+        assert int(np.count_nonzero(events_of(recording).action != Action.FREE_COMPLETED)) == allowed
+        assert made - after < 12 * allowed
 
 
 def test_the_profiler_is_off_and_nothing_is_replaced_afterwards():
@@ -240,8 +279,7 @@ def test_an_interrupt_while_events_are_counted_reaches_the_cell():
         signal.raise_signal(signal.SIGINT)
         counted.append(True)
 
-    cpu._jobs.append(press_while_counting)
-    ctypes.pythonapi.Py_AddPendingCall(cpu._PENDING_CALL, None)
+    run_on_main_thread(press_while_counting)
     with pytest.raises(KeyboardInterrupt):
         _wait_in_many_bytecodes()
     assert counted == [True]

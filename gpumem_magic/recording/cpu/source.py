@@ -1,37 +1,31 @@
-"""Allocations of CPU tensors, through torch's own profiler.
+"""The CPU source: torch's profiler around the user's code, kept quiet, bounded, and out of the user's way.
 
-torch keeps no allocator history for the CPU. Its profiler reports every allocation and free with address and time.
-With user scope only (no operators) a loop of tiny steps ran 3 % slower; with its default scopes, one second of it made
-685,000 events and took 4 s to stop. Asking for an activity that this machine cannot have (MTIA) in place of ``CPU``
-spares Kineto's copy of every event: 430,000 events then took 0.6 s to stop in place of 2.2 s (torch 2.13), with the
-same tree.
-
-What it cannot see: allocations made in other Python threads, NumPy's memory, and frees of tensors that were made while
-nothing was recorded.
+With user scope only (no operators) a loop of tiny steps ran 3 % slower; with the profiler's default scopes, one second
+of it made 685,000 events and took 4 s to stop. Asking for an activity that this machine cannot have (MTIA) in place of
+``CPU`` spares Kineto's copy of every event: 430,000 events then took 0.6 s to stop in place of 2.2 s (torch 2.13), with
+the same tree.
 """
 
 from __future__ import annotations
 
-import _thread
-import ctypes
-import itertools
 import re
 import threading
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic._format import format_count
-from gpumem_magic.recording.interrupts import interrupt_deferred
+from gpumem_magic.recording.cpu.growth import Growth
+from gpumem_magic.recording.cpu.malloc import allocated_by_malloc, give_back_free_memory
+from gpumem_magic.recording.main_thread import run_on_main_thread
 from gpumem_magic.recording.model import SourceKind
 from gpumem_magic.recording.quiet import stderr_without
 from gpumem_magic.recording.source import Evidence
 from gpumem_magic.recording.ticker import call_every
-from gpumem_magic.trace.collector import paused_collector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable
     from types import ModuleType
 
+    from gpumem_magic.recording.cpu.events import Columns, Known
     from gpumem_magic.recording.notes import Notes
     from gpumem_magic.recording.ticker import Tick
     from gpumem_magic.trace.model import Trace
@@ -50,47 +44,20 @@ _NOISE = re.compile(
 # descriptor 2. We free blocks of our own until it has been written where nobody sees it: 0.6 ms at most. A few more
 # than a thousand, because some get addresses that torch still takes for known ones.
 _PRIMING_BLOCKS = 1250
-# torch's profiler keeps about 50 bytes an event while it runs. When the process has grown by this much for each
-# event that is still allowed, it is time to count them.
-_BYTES_AN_EVENT = 64
-_WATCH_SECONDS = 0.1
-
-# Work for the main thread between two bytecodes. One permanent C callback: one made per call could be collected while
-# the interpreter still holds its address.
-_jobs: deque[Callable[[], None]] = deque()
-
-
-# Seconds in which the callback below has surely returned.
-_PRESS_AGAIN_SECONDS = 0.02
-
-
-def _run_jobs(_: object) -> int:
-    try:
-        with interrupt_deferred():
-            while _jobs:
-                _jobs.popleft()()
-    except KeyboardInterrupt:
-        # A C callback cannot raise into the cell, so the button is pressed again when it is back there.
-        call_every(0, _press_again, delay=_PRESS_AGAIN_SECONDS)
-    return 0
-
-
-def _press_again() -> bool:
-    _thread.interrupt_main()
-    return False
-
-
-_PENDING_CALL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_run_jobs)
+# 260,000 events (130,000 allocations) are still read after the cell, in half a second; beyond that the profiler is
+# emptied while the cell runs, because each event takes 1,400 bytes and 1 µs when it is stopped.
+_MOST_AT_ONCE = 300_000
+# Counting early costs a millisecond, so a small limit is not looked after more closely than this.
+_LEAST_AT_ONCE = 20_000
+_LOOK_SECONDS = 0.05
+# So many events leave 20 MB behind, which would be taken for the cell's own memory.
+_WORTH_TRIMMING = 20_000
+# Blocks that must be seen in malloc's figure, or it is not the malloc that torch uses.
+_BYTES_A_BLOCK = 48
 
 
 def _is_noise(line: bytes) -> bool:
     return _NOISE.search(line) is not None
-
-
-def _resident_bytes() -> int:
-    import psutil
-
-    return int(psutil.Process().memory_info().rss)
 
 
 class CpuSource:
@@ -111,15 +78,17 @@ class CpuSource:
         self._torch: Any = torch
         self._max_entries = max_entries
         self._notes = notes
-        self._rows: list[tuple[int, int, int]] = []
-        self._alive: set[int] = set()
+        self._parts: list[Columns] = []
+        self._known: Known | None = None
+        self._count = 0
+        self._taken = 0
         self._running = False
         self._truncated = False
         self._thread = 0
         self._originals: dict[str, Any] = {}
         self._blocks: list[Any] = []
         self._watch: Tick | None = None
-        self._base = 0
+        self._growth: Growth | None = None
         self._counting = False
 
     def start(self) -> None:
@@ -133,10 +102,12 @@ class CpuSource:
                 )
                 return
             self._thread = threading.get_ident()
+            self._growth = Growth(self._prepare())
             self._enable()
             self._give_way_to_others()
-            self._base = _resident_bytes()
-            self._watch = call_every(_WATCH_SECONDS, self._look)
+            # Only the main thread can be asked to stop its profiler from outside.
+            if threading.current_thread() is threading.main_thread():
+                self._watch = call_every(_LOOK_SECONDS, self._look)
 
     def stop(self, started_us: int, ended_us: int) -> Evidence:
         """Stop the profiler and turn what it saw into a trace."""
@@ -145,11 +116,15 @@ class CpuSource:
                 self._watch.cancel()
             self._restore()
             self._collect()
+            if self._taken >= _WORTH_TRIMMING:
+                give_back_free_memory()
         if self.kind is not SourceKind.CPU:
             return Evidence()
         trace: Trace | None = None
         with self._notes.guard("reading the CPU recording"):
-            trace = _trace_from_rows(self._rows, started_us, ended_us)
+            from gpumem_magic.recording.cpu.events import trace_of
+
+            trace = trace_of(self._parts, started_us, ended_us)
         return Evidence(trace, self._truncated)
 
     # -- torch's profiler ------------------------------------------------------------------------------------------
@@ -157,6 +132,14 @@ class CpuSource:
     def _profiler_is_on(self) -> bool:
         probe = getattr(self._torch._C._autograd, "_profiler_enabled", None)
         return bool(probe()) if probe is not None else False
+
+    def _prepare(self) -> Callable[[], int | None] | None:
+        """Make the blocks whose frees draw out torch's warning; return malloc's figure if it moved with them."""
+        before = allocated_by_malloc()
+        self._blocks = [self._torch.UntypedStorage(1) for _ in range(_PRIMING_BLOCKS)]
+        after = allocated_by_malloc()
+        moved = before is not None and after is not None and after - before >= _PRIMING_BLOCKS * _BYTES_A_BLOCK
+        return allocated_by_malloc if moved else None
 
     def _enable(self) -> None:
         profiler = self._torch.autograd.profiler
@@ -169,7 +152,6 @@ class CpuSource:
         absent = getattr(activity, "MTIA", None) if mtia is None or not mtia.is_available() else None
         activities = {absent if absent is not None else activity.CPU}
         autograd = self._torch._C._autograd
-        self._blocks = [self._torch.UntypedStorage(1) for _ in range(_PRIMING_BLOCKS)]
         with stderr_without(_is_noise) as held:
             autograd._prepare_profiler(config, activities)
             autograd._enable_profiler(config, activities, {c_profiler.RecordScope.USER_SCOPE})
@@ -177,27 +159,36 @@ class CpuSource:
             said = held()
             while self._blocks and held() == said:
                 del self._blocks[-10:]
+        if self._growth is not None:
+            self._growth.begin(max(_LEAST_AT_ONCE, min(_MOST_AT_ONCE, self._max_entries - self._count)))
 
     def _collect(self) -> None:
         """Stop the profiler and keep its events, at most `max_entries` in all."""
         if not self._running:
             return
+        from gpumem_magic.recording.cpu.events import Known, read_tree
+
         self._running = False
         with stderr_without(_is_noise):
             result = self._torch._C._autograd._disable_profiler()
         self._blocks.clear()
-        room = self._max_entries - len(self._rows)
-        with paused_collector():
-            seen = _without_foreign_frees(_allocations(result.experimental_event_tree()), self._alive)
-            rows = list(itertools.islice(seen, room + 1))
-        if len(rows) > room:
-            rows.pop()
+        found = read_tree(self._torch, result.experimental_event_tree())
+        self._taken += len(found)
+        if self._growth is not None:
+            self._growth.counted(len(found))
+        if self._known is None:
+            self._known = Known()
+        part = self._known.without_foreign_frees(found)
+        room = self._max_entries - self._count
+        if len(part) > room:
+            part = part.pick(slice(room))
             self._truncated = True
             self._notes.warning(
                 f"only the first {format_count(self._max_entries)} events were kept; "
                 f"--max-entries {2 * self._max_entries} keeps more"
             )
-        self._rows += rows
+        self._count += len(part)
+        self._parts.append(part)
 
     # -- a profiler of the user's own ------------------------------------------------------------------------------
 
@@ -232,88 +223,22 @@ class CpuSource:
     # -- bounding --------------------------------------------------------------------------------------------------
 
     def _look(self) -> bool:
-        """Count the events when the process has grown by as much as the allowed number of them would take.
+        """Have the events counted when they may have become too many.
 
         The profiler cannot be asked how many it holds, and only its own thread can stop it, so the count is taken on
         the main thread between two bytecodes. Nothing of that thread is lost: it allocates nothing meanwhile.
         """
-        room = self._max_entries - len(self._rows)
-        if self._running and not self._counting and _resident_bytes() - self._base >= room * _BYTES_AN_EVENT:
+        if self._running and not self._counting and self._growth is not None and self._growth.look():
             self._counting = True
-            _jobs.append(self._count)
-            ctypes.pythonapi.Py_AddPendingCall(_PENDING_CALL, None)
-        return self._running
+            run_on_main_thread(self._empty)
+        # Not `_running`: while the events are being counted it is False for a moment.
+        return not self._truncated
 
-    def _count(self) -> None:
-        # A recording of another thread than the main one cannot be counted, and so not bounded, from here.
-        if self._running and threading.get_ident() == self._thread:
-            with self._notes.guard("counting the CPU events"):
+    def _empty(self) -> None:
+        """Take the events out of the profiler; start it again unless there are enough."""
+        with self._notes.guard("counting the CPU events"):
+            if self._running:
                 self._collect()
                 if not self._truncated:
                     self._enable()
-            self._base = _resident_bytes()
-            self._counting = False
-
-
-def _allocations(nodes: list[Any]) -> Iterator[tuple[int, int, int]]:
-    """Yield (nanoseconds, address, signed bytes) of CPU allocation events.
-
-    Depth first, which is the order in time: they are all of one thread.
-    """
-    stack = [iter(nodes)]
-    while stack:
-        for node in stack[-1]:
-            if node.name == "[memory]":
-                fields = node.extra_fields
-                if fields.device.type == "cpu":
-                    yield node.start_time_ns, fields.ptr, fields.alloc_size
-            elif node.children:
-                stack.append(iter(node.children))
-                break
-        else:
-            stack.pop()
-
-
-def _without_foreign_frees(rows: Iterable[tuple[int, int, int]], alive: set[int]) -> Iterator[tuple[int, int, int]]:
-    """Drop frees of blocks that were not allocated before in `rows`; `alive` holds the addresses that were.
-
-    torch looks their size up in a table that is kept only while a profiler runs, so it may be the size of another
-    block that once had the same address.
-    """
-    for row in rows:
-        if row[2] >= 0:
-            alive.add(row[1])
-        elif row[1] in alive:
-            alive.remove(row[1])
-        else:
-            continue
-        yield row
-
-
-def _trace_from_rows(rows: list[tuple[int, int, int]], started_us: int, ended_us: int) -> Trace:
-    import numpy as np
-
-    from gpumem_magic.trace.model import Action, DeviceTrace, Events, Trace
-
-    time_ns = np.fromiter((row[0] for row in rows), np.int64, len(rows))
-    addr = np.fromiter((row[1] for row in rows), np.uint64, len(rows))
-    size = np.fromiter((row[2] for row in rows), np.int64, len(rows))
-    time_us = time_ns // 1000
-    order = np.flatnonzero((time_us >= started_us) & (time_us <= ended_us))
-    # A free is two events in torch's history (asked for, done); on the CPU both are the same instant.
-    times = np.where(size[order] < 0, 2, 1)
-    source = np.repeat(order, times)
-    action = np.full(len(source), Action.ALLOC, np.uint8)
-    action[size[source] < 0] = Action.FREE_REQUESTED
-    action[(np.cumsum(times) - 1)[times == 2]] = Action.FREE_COMPLETED
-    count = len(source)
-    events = Events(
-        action=action,
-        addr=addr[source],
-        size=np.abs(size[source]),
-        stream=np.zeros(count, np.int64),
-        time_us=time_us[source],
-        stack=np.zeros(count, np.int32),
-        pool=np.full(count, -1, np.int32),
-    )
-    return Trace(devices=(DeviceTrace(device=0, kind="cpu", events=events, has_snapshot=False),) if count else ())
+        self._counting = False

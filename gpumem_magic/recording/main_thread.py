@@ -1,0 +1,50 @@
+"""Run work of ours on the main thread, between two bytecodes of the user's code."""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+from collections import deque
+from typing import TYPE_CHECKING
+
+from gpumem_magic.recording.interrupts import interrupt_deferred
+from gpumem_magic.recording.ticker import call_every
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["run_on_main_thread"]
+
+# One permanent C callback: one made per call could be collected while the interpreter still holds its address.
+_jobs: deque[Callable[[], None]] = deque()
+# Seconds in which the callback below has surely returned.
+_PRESS_AGAIN_SECONDS = 0.02
+
+
+def _run_jobs(_: object) -> int:
+    try:
+        with interrupt_deferred():
+            while _jobs:
+                _jobs.popleft()()
+    except KeyboardInterrupt:
+        # A C callback cannot raise into the cell, so the button is pressed again when it is back there.
+        call_every(0, _press_again, delay=_PRESS_AGAIN_SECONDS)
+    return 0
+
+
+def _press_again() -> bool:
+    _thread.interrupt_main()
+    return False
+
+
+_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_run_jobs)
+
+
+def run_on_main_thread(job: Callable[[], None]) -> None:
+    """Run `job` there soon; from any thread. It must not raise, and runs late when C code keeps the main thread busy.
+
+    An interrupt meanwhile reaches the user's code afterwards.
+    """
+    _jobs.append(job)
+    # -1 when Python's own list is full: the next one that is asked for runs this job too.
+    ctypes.pythonapi.Py_AddPendingCall(_CALLBACK, None)
