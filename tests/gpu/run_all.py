@@ -2,7 +2,8 @@
 
 Runs every ``check_*`` function of ``*_checks.py`` beside this file, each in a fresh process with a time limit, then the
 example notebooks and their reports in real kernels, prints a table, and writes at most eight flat files to DIR:
-``results.json``, ``results.txt``, each executed notebook, and the reports that they exported (none over 16 MiB).
+``results.json``, ``results.txt``, ``notebooks.zip`` (each executed notebook and the reports that they exported), and
+what the checks left (none over 16 MiB).
 Correctness checks run four at a time; what measures time (``check_cost_*``) or reads the whole device
 (``nvml_checks.py``) runs alone, after them. A check returns a line of what it measured, raises ``AssertionError``, or
 raises an exception whose class is named ``Skip``. ``--only A,B`` picks by substrings, ``--quick`` measures fewer
@@ -33,6 +34,7 @@ import sys
 import tempfile
 import threading
 import time
+import zipfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -162,6 +164,8 @@ def execute(path: Path, out: Path) -> str:
 
     folder = Path(tempfile.mkdtemp())
     shutil.copytree(path.parent, folder / "notebooks")
+    # Notebooks open recordings by the way from one folder to the other.
+    (folder / "tests").symlink_to(ROOT / "tests")
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook, timeout=150, kernel_name="python3", resources={"metadata": {"path": str(folder / "notebooks")}}
@@ -189,12 +193,21 @@ def keep_notebook(notebook: object, path: Path) -> None:
     nbformat.write(notebook, path)
 
 
+def pack(out: Path) -> None:
+    """Put executed notebooks and their reports into one file."""
+    files = sorted(path for path in out.iterdir() if path.suffix in {".ipynb", ".html"})
+    if not files:
+        return
+    with zipfile.ZipFile(out / "notebooks.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in files:
+            archive.write(path, path.name)
+            path.unlink()
+
+
 def trim(out: Path) -> list[str]:
     """Keep the folder within what may be carried back; return what was removed."""
-    first = ("results.json", "results.txt")
-    files = sorted(
-        out.iterdir(), key=lambda path: (path.name not in first, path.suffix != ".ipynb", path.stat().st_size)
-    )
+    first = ("results.json", "results.txt", "notebooks.zip")
+    files = sorted(out.iterdir(), key=lambda path: (path.name not in first, path.stat().st_size))
     removed = []
     for index, path in enumerate(files):
         if index >= MOST_FILES or path.stat().st_size > MOST_BYTES:
@@ -256,6 +269,7 @@ def main() -> int:
         if row.is_alone:
             go(row)
     write(rows, about, out)
+    pack(out)
     removed = trim(out)
     counts = {
         outcome: sum(row.outcome == outcome for row in rows) for outcome in dict.fromkeys(r.outcome for r in rows)
