@@ -45,6 +45,34 @@ export interface Header {
   stacks: number[][];
   devices: Device[];
   arrays: Record<string, ArrayRef>;
+  /** Two recordings in one document: `devices` are those of A, then those of B. */
+  compare?: Compare | null;
+}
+
+/** What changed from A to B, aligned by the code that allocated; the device that changed most comes first. */
+export interface Compare {
+  titles: [string, string];
+  sentences: [string, string];
+  devices: CompareDevice[];
+}
+
+export interface CompareDevice {
+  key: string;
+  /** Indices into `devices`; null where that recording did not use it. */
+  a: number | null;
+  b: number | null;
+  /** The largest change of the peak first. Bytes at each one's peak, and at its end. */
+  rows: CompareRow[];
+}
+
+export interface CompareRow {
+  /** The owner's groups among those of each device. */
+  a: number[];
+  b: number[];
+  bytesA: number;
+  bytesB: number;
+  endA: number;
+  endB: number;
 }
 
 export interface Device {

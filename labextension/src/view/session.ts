@@ -68,6 +68,8 @@ export class Session {
   /** Groups that a table row points at. */
   emphasis: ReadonlySet<number> | null = null;
   deviceIndex = -1;
+  /** Bytes that the scale reaches at least: another picture beside this one shares it. */
+  floor: () => number = () => 0;
   #folds: Fold[] = [];
   #banding!: Banding;
   #detail: Source | null = null;
@@ -140,6 +142,14 @@ export class Session {
     const toUs = viewport.axis.usOfU(viewport.toU);
     const inside = detail.stretch !== null && fromUs >= detail.stretch.fromUs && toUs <= detail.stretch.toUs;
     return inside ? detail : this.source;
+  }
+
+  /** The most that was allocated in what is on screen. */
+  mostInView(): number {
+    const { curves } = this.active();
+    const { axis, fromU, toU } = this.viewport;
+    const from = axis.momentBefore(fromU);
+    return curves.total[curves.extremes.greatest(from, Math.max(from, axis.momentAt(toU)))] as number;
   }
 
   setViewport(viewport: Viewport): void {

@@ -6,9 +6,11 @@
  * `input/` gestures to meanings, `ui/` the page's parts, `session.ts` what is being looked at.
  */
 
+import { ComparePage } from './compare/page';
 import { DocumentError, decode, type ViewDocument } from './decode';
 import { formatBytes, formatCount } from './format';
 import { type Action, actionOf } from './input/keys';
+import type { Page } from './page';
 import { Session } from './session';
 import { type DetailChannel, DetailLoader } from './ui/detail';
 import { h, replace } from './ui/dom';
@@ -35,7 +37,7 @@ export class View {
   readonly #host: HTMLElement;
   readonly #root: HTMLElement;
   readonly #options: ViewOptions;
-  #parts: Parts | null = null;
+  #parts: Page | null = null;
   #generation = 0;
   #printing = false;
   readonly #ends: (() => void)[] = [];
@@ -117,6 +119,10 @@ export class View {
       replace(this.#root, view, ...header.notes.map(note => h('p', { class: 'muted' }, note.text)));
       return;
     }
+    if (header.compare != null) {
+      this.#parts = new ComparePage(this.#root, document, header.compare, this.#options.detail);
+      return;
+    }
     // What a person looks for is on the device that held the most.
     const most = header.devices.reduce(
       (best, device, k) =>
@@ -141,7 +147,7 @@ export class View {
   #key(event: KeyboardEvent): void {
     const parts = this.#parts;
     if (parts === null || event.defaultPrevented) return;
-    const inPicture = parts.picture.hasFocus();
+    const inPicture = parts.hasFocus();
     const target = event.composedPath()[0];
     if (!inPicture && target instanceof HTMLInputElement) return;
     const action = actionOf(event, inPicture);
@@ -153,7 +159,7 @@ export class View {
 }
 
 /** The parts of one document's report, and how they follow the session. */
-class Parts {
+class Parts implements Page {
   readonly picture: PictureView;
   readonly #root: HTMLElement;
   readonly #session: Session;
@@ -214,6 +220,10 @@ class Parts {
     this.picture.dispose();
     this.#toolbar.dispose();
     this.#detail?.dispose();
+  }
+
+  hasFocus(): boolean {
+    return this.picture.hasFocus();
   }
 
   setTheme(dark: boolean): void {

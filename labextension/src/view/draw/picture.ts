@@ -34,6 +34,8 @@ export interface Scene {
   emphasis: ReadonlySet<number> | null;
   /** Pixel columns per CSS pixel: the screen's density. */
   density: number;
+  /** Bytes that the scale reaches at least. */
+  floor: number;
 }
 
 /** What hit tests need of a frame. */
@@ -58,7 +60,7 @@ export function drawPicture(pen: Pen, width: number, height: number, scene: Scen
   const { plot } = layout;
   const columns = sampleColumns(curves, viewport, Math.min(MOST_COLUMNS, Math.round(plot.width * scene.density)));
   if (scene.unfiltered) widenToEnvelope(columns, curves, viewport);
-  const { most, above } = reachOf(scene, columns.most);
+  const { most, above } = reachOf(scene, Math.max(columns.most, scene.floor));
   const scale = new Scale(most, plot, scene.log);
   pen.fillStyle = colours.background;
   pen.fillRect(0, 0, width, height);
@@ -79,7 +81,11 @@ export function drawPicture(pen: Pen, width: number, height: number, scene: Scen
   return { layout, scale, columns, viewport, curves, singles, above };
 }
 
-function reachOf(scene: Scene, stack: number): { most: number; above: Line[] } {
+/** Bytes that the scale reaches for a stack of a height, and the lines that lie above that. */
+export function reachOf(
+  scene: Pick<Scene, 'lines' | 'reach' | 'viewport'>,
+  stack: number
+): { most: number; above: Line[] } {
   const above: Line[] = [];
   let most = stack;
   for (const line of scene.lines) {

@@ -32,7 +32,8 @@ function draw(zoom: number): string {
     reach: new Set(),
     colours: LIGHT,
     emphasis: null,
-    density: 1
+    density: 1,
+    floor: 0
   });
   return pen.toString();
 }

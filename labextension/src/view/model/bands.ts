@@ -113,15 +113,19 @@ export function makeBanding(recording: Recording, header: Header, by: ColorBy, s
         );
   const kept = order.filter(k => (shape[k] as GroupShape).peak > 0);
   const coloured = kept.filter(k => !isGrey(classes.bands[k] as Band));
+  // Two recordings that are compared agree on their colours.
+  const fixed = header.compare != null && by === 'line';
   const shown = new Set(
-    coloured.length <= MOST_BANDS
+    coloured.length <= MOST_BANDS && !fixed
       ? kept
-      : [
-          ...kept.filter(k => isGrey(classes.bands[k] as Band)),
-          ...[...coloured]
-            .sort((a, b) => (shape[b] as GroupShape).peak - (shape[a] as GroupShape).peak)
-            .slice(0, MOST_BANDS - 1)
-        ]
+      : fixed
+        ? kept.filter(k => hasColour(classes.bands[k] as Band))
+        : [
+            ...kept.filter(k => isGrey(classes.bands[k] as Band)),
+            ...[...coloured]
+              .sort((a, b) => (shape[b] as GroupShape).peak - (shape[a] as GroupShape).peak)
+              .slice(0, MOST_BANDS - 1)
+          ]
   );
   const bands: Band[] = [];
   const number = new Uint8Array(classes.bands.length).fill(HIDDEN);
@@ -141,7 +145,7 @@ export function makeBanding(recording: Recording, header: Header, by: ColorBy, s
       groups: others.flatMap(k => (classes.bands[k] as Band).groups)
     });
   }
-  spreadSlots(bands);
+  if (!fixed) spreadSlots(bands);
   return {
     by,
     bands,
@@ -352,6 +356,10 @@ function stackOrder(kinds: Tone['kind'][], shape: GroupShape[]): number[] {
 
 function isGrey(band: Band): boolean {
   return band.tone.kind !== 'slot' && band.tone.kind !== 'ramp';
+}
+
+function hasColour({ tone }: Band): boolean {
+  return tone.kind !== 'slot' || tone.slot < MOST_BANDS;
 }
 
 /** No two bands share a colour: a slot that is taken moves on to the next free one. */

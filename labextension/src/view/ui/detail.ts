@@ -17,6 +17,9 @@ const MARGIN = 0.5;
 /** Only a stretch with few of the document's sums: a wide one would be summed again. */
 const MOST_BINS = 400;
 
+/** Several loaders may share a channel. */
+let lastId = 0;
+
 export class DetailLoader {
   readonly #session: Session;
   readonly #channel: DetailChannel;
@@ -52,7 +55,8 @@ export class DetailLoader {
   #ask(span: number): void {
     const { viewport, deviceIndex, source } = this.#session;
     const { startUs } = source.recording.device;
-    this.#id += 1;
+    lastId += 1;
+    this.#id = lastId;
     this.#channel.send({
       kind: 'detail',
       id: this.#id,

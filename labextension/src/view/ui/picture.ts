@@ -98,7 +98,7 @@ export class PictureView {
     this.#schedule();
   }
 
-  scene(density: number): Scene {
+  scene(density: number, floor = this.#session.floor()): Scene {
     const session = this.#session;
     const active = session.active();
     return {
@@ -115,7 +115,8 @@ export class PictureView {
       reach: session.reach,
       colours: this.#colours,
       emphasis: session.emphasisBands(active.curves),
-      density
+      density,
+      floor
     };
   }
 

@@ -16,9 +16,11 @@ function download(blob: Blob, name: string): void {
 }
 
 export function fileName(session: Session, extension: string): string {
-  const { title } = session.document.header;
-  const safe = title.replace(/[^\p{L}\p{N}._-]+/gu, '-').replace(/^-+|-+$/g, '') || 'gpumem';
-  return `${safe}.${session.source.recording.device.key.replace(':', '')}.${extension}`;
+  return `${safeName(session.document.header.title)}.${session.source.recording.device.key.replace(':', '')}.${extension}`;
+}
+
+function safeName(title: string): string {
+  return title.replace(/[^\p{L}\p{N}._-]+/gu, '-').replace(/^-+|-+$/g, '') || 'gpumem';
 }
 
 export function pictureSvg(view: PictureView): string {
@@ -33,17 +35,33 @@ export function saveSvg(view: PictureView, session: Session): void {
 }
 
 /** Always at two pixels per CSS pixel: what is saved is meant for slides and papers. */
+const DENSITY = 2;
+
 export function savePng(view: PictureView, session: Session): void {
-  const { clientWidth: width, clientHeight: height } = view.picture;
+  writePng([view], fileName(session, 'png'));
+}
+
+/** Several pictures beside each other. */
+export function savePictures(views: readonly PictureView[], title: string): void {
+  writePng(views, `${safeName(title)}.png`);
+}
+
+function writePng(views: readonly PictureView[], name: string): void {
   const canvas = document.createElement('canvas');
-  canvas.width = width * 2;
-  canvas.height = height * 2;
+  canvas.width = DENSITY * views.reduce((sum, view) => sum + view.picture.clientWidth, 0);
+  canvas.height = DENSITY * views.reduce((most, view) => Math.max(most, view.picture.clientHeight), 0);
   const pen = canvas.getContext('2d');
   if (pen === null) return;
-  pen.scale(2, 2);
-  drawPicture(pen, width, height, view.scene(2));
+  pen.scale(DENSITY, DENSITY);
+  for (const view of views) {
+    const { clientWidth: width, clientHeight: height } = view.picture;
+    pen.save();
+    drawPicture(pen, width, height, view.scene(DENSITY));
+    pen.restore();
+    pen.translate(width, 0);
+  }
   canvas.toBlob(blob => {
-    if (blob !== null) download(blob, fileName(session, 'png'));
+    if (blob !== null) download(blob, name);
   }, 'image/png');
 }
 

@@ -168,6 +168,16 @@ kbd { font: 11px var(--gm-code); border: 1px solid var(--gm-border); border-bott
 .gm.narrow .legend button { max-width: 180px; }
 .gm.narrow .sheet dl { grid-template-columns: 1fr; gap: 0; }
 .gm.narrow .sheet dd { margin-bottom: 5px; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 400px), 1fr)); gap: 4px 14px; }
+.pair h4 { margin: 4px 0 2px; font-size: 13px; font-weight: 500; overflow-wrap: anywhere; }
+.legend .entry { display: inline-flex; gap: 6px; align-items: center; padding: 1px 7px; font-size: 12px; max-width: 340px; overflow: hidden; white-space: nowrap; }
+.compare .grew { color: var(--gm-danger); } .compare .shrank { color: var(--gm-accent); }
+.compare td.bar { padding-inline: 4px; background: linear-gradient(var(--gm-border), var(--gm-border)) center / 1px 100% no-repeat; }
+.compare td.bar i { background: currentColor; }
+.compare tbody tr { cursor: default; }
+.gm .fold { border: 0; background: none; padding: 0 2px; min-height: 0; text-align: start; }
+.compare .inside td { font-size: 12px; border-top: 0; }
+.compare .inside td.where { padding-inline-start: 30px; white-space: normal; max-width: none; }
 /* A dark notebook's own variables do not reach paper. */
 .gm.paper { --gm-bg: var(--gm-own-bg); --gm-raised: var(--gm-own-raised); --gm-soft: var(--gm-own-soft); --gm-fg: var(--gm-own-fg); --gm-border: var(--gm-own-border); }
 @media print {

@@ -1,0 +1,11 @@
+/** What stands on a view's page: the report of one recording, or a comparison of two. */
+
+import type { Action } from './input/keys';
+
+export interface Page {
+  dispose(): void;
+  setTheme(dark: boolean): void;
+  perform(action: Action): void;
+  /** A picture has the focus, so that single letters are its keys. */
+  hasFocus(): boolean;
+}

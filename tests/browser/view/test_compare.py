@@ -1,0 +1,77 @@
+"""Two recordings side by side in a real browser: one scale, signed rows that add up, stacks inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from playwright.sync_api import Locator, Page
+
+DATA = Path(__file__).parents[2] / "data" / "recordings"
+
+
+@pytest.fixture
+def open_diff(new_page: Callable[..., Page], tmp_path: Path) -> Callable[..., Page]:
+    from gpumem_magic.cli import main
+
+    def open_(a: str, b: str, **options: object) -> Page:
+        out = tmp_path / "diff.html"
+        assert main(["diff", str(DATA / f"{a}.pickle.xz"), str(DATA / f"{b}.pickle.xz"), "-o", str(out)]) == 0
+        page = new_page(**options)
+        page.goto(out.as_uri())
+        page.wait_for_selector("#gpumem-report .overlay[aria-description]")
+        return page
+
+    return open_
+
+
+def count(cell: Locator) -> int:
+    return int((cell.get_attribute("title") or "").replace(",", "").replace(" bytes", "").replace("−", "-"))
+
+
+def test_signed_rows_add_up_and_open_into_stacks(open_diff: Callable[..., Page], shoot):
+    page = open_diff("leak_losses.c0", "mlp_train.c0", width=1200)
+    expect(page.locator(".sentence")).to_contain_text("B's peak is 67.3 MiB lower (777 MiB → 710 MiB)")
+    assert page.locator(".pair .overlay").count() == 2
+    rows = page.locator("#gpumem-report tbody tr")
+    changes = [count(row.locator("td").nth(2)) for row in rows.all()]
+    assert sum(changes) == count(page.locator("#gpumem-report tfoot td").nth(2)) < 0
+    assert [abs(change) for change in changes[:-1]] == sorted((abs(c) for c in changes[:-1]), reverse=True)
+    fold = rows.first.locator(".fold")
+    fold.focus()
+    page.keyboard.press("Enter")
+    inside = page.locator("tr.inside", has=page.locator("td.n"))
+    assert inside.count() >= 1
+    assert sum(count(row.locator("td").nth(2)) for row in inside.all()) == changes[0]
+    shoot(page, "compare")
+    page.set_viewport_size({"width": 480, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 480
+    shoot(page, "compare-narrow")
+
+
+def test_two_clicked_moments_are_compared(open_diff: Callable[..., Page]):
+    page = open_diff("leak_losses.c0", "mlp_train.c1", width=1200)
+    overlays = page.locator(".pair .overlay")
+    for nth, share in ((0, 0.3), (1, 0.9)):
+        box = overlays.nth(nth).bounding_box()
+        assert box is not None
+        page.mouse.click(box["x"] + box["width"] * share, box["y"] + box["height"] * 0.85)
+    tab = page.locator("[role=tab][aria-selected=true]")
+    expect(tab).to_have_text("At the clicked moments")
+    foot = page.locator("#gpumem-report tfoot td")
+    assert count(foot.nth(1)) > count(foot.nth(0)) > 0
+    assert sum(count(row.locator("td").nth(2)) for row in page.locator("#gpumem-report tbody tr").all()) == count(foot.nth(2))
+
+
+def test_the_same_recording_twice_has_no_difference(open_diff: Callable[..., Page]):
+    page = open_diff("multi_gpu", "multi_gpu")
+    assert page.locator(".devices [role=tab]").all_inner_texts() == ["cuda:0", "cuda:1"]
+    expect(page.locator(".panel")).to_contain_text("Nothing differs at each one’s peak.")
+    page.locator(".devices [role=tab]").nth(1).click()
+    expect(page.locator(".panel")).to_contain_text("Nothing differs at each one’s peak.")
