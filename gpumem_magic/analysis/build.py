@@ -9,6 +9,7 @@ import numpy as np
 
 from gpumem_magic.allocator.replay import history
 from gpumem_magic.analysis.counters import analyse_counters
+from gpumem_magic.analysis.context import Purpose
 from gpumem_magic.analysis.devices import DeviceContext, Placement, analyse_device
 from gpumem_magic.analysis.groups import PlaceNamer, alike
 from gpumem_magic.analysis.lines import attribute
@@ -97,6 +98,7 @@ def _analyse_events(recording: Recording, trace: Trace, notes: list[Note]) -> li
             all_devices=[(other.events, its_past) for other, its_past in replayed],
             settings=trace.settings,
             notes=notes,
+            purpose=Purpose(recording.roles, recording.calls, recording.marks),
         )
         devices.append(analyse_device(device, past, context))
     return devices

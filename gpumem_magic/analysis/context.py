@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from gpumem_magic.allocator.history import History
     from gpumem_magic.analysis.groups import Place, PlaceNamer
-    from gpumem_magic.recording.model import DeviceReading, Sample
+    from gpumem_magic.recording.model import Calls, DeviceReading, Marks, Roles, Sample
     from gpumem_magic.trace.model import Events, Region, StackTable
 
-__all__ = ["OVERFLOW", "DeviceContext", "Placement"]
+__all__ = ["OVERFLOW", "DeviceContext", "Placement", "Purpose"]
 
 OVERFLOW = "the event ring overflowed, so the beginning of the cell is missing"
 
@@ -51,6 +51,21 @@ class Placement:
         return self.last_lines[place][self.places[place].index(entry)]
 
 
+@dataclass(frozen=True)
+class Purpose:
+    """What a recording says of the purpose of memory.
+
+    Attributes
+    ----------
+    roles, calls, marks
+        As in `Recording`.
+    """
+
+    roles: Roles | None
+    calls: Calls | None
+    marks: Marks | None
+
+
 @dataclass
 class DeviceContext:
     """What a device's analysis needs beside its events. `notes` collects what the reader must know."""
@@ -69,6 +84,7 @@ class DeviceContext:
     all_devices: Sequence[tuple[Events, History]] = ()
     settings: Mapping[str, object] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
+    purpose: Purpose | None = None
 
     def warn(self, text: str) -> None:
         """Add a warning once."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpumem_magic._format import format_bytes
+from gpumem_magic.analysis.categories import categorise
 from gpumem_magic.analysis.context import OVERFLOW, DeviceContext, Placement
 from gpumem_magic.analysis.groups import GroupBook, rows
 from gpumem_magic.analysis.markers import event_markers, last_oom
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpumem_magic.allocator.history import History
+    from gpumem_magic.analysis.categories import Categories
     from gpumem_magic.analysis.model import Timeline
     from gpumem_magic.recording.model import DeviceReading, Sample
     from gpumem_magic.trace.model import DeviceTrace
@@ -149,6 +151,21 @@ def _headline(
     return headline, missing
 
 
+def _categories(device: DeviceTrace, history: History, timeline: Timeline, context: DeviceContext) -> Categories | None:
+    purpose = context.purpose
+    if purpose is None:
+        return None
+    return categorise(
+        device,
+        history,
+        timeline,
+        roles=purpose.roles,
+        calls=purpose.calls,
+        marks=purpose.marks,
+        text_of=lambda entry: context.namer.source(entry[0], entry[1]),
+    )
+
+
 def _lost_peak_rows(groups: tuple[Group, ...], peak: int) -> tuple[tuple[Group, ...], tuple[Row, ...]]:
     """Who was alive at a peak that the ring lost is unknown: one row says so."""
     lost = Group("unknown", "in the lost part of the recording", reason=OVERFLOW)
@@ -195,6 +212,7 @@ def analyse_device(device: DeviceTrace, history: History, context: DeviceContext
     peak_rows = rows(at_peak, *columns, rounding=len(groups) - 1)
     end_rows = rows(at_end, *columns, rounding=len(groups) - 1)
     stayed = rows(at_end & (timeline.start >= 0), *columns, rounding=len(groups) - 1)
+    categories = _categories(device, history, timeline, context)
     headline, missing = _headline(device, history, timeline, context, freed_old)
     if "peak_us" in missing and headline.allocated_peak is not None:
         groups, peak_rows = _lost_peak_rows(groups, headline.allocated_peak)
@@ -231,6 +249,7 @@ def analyse_device(device: DeviceTrace, history: History, context: DeviceContext
         oom_request=None if oom is None else int(device.events.size[oom]),
         oom_held=None if oom is None else int(history.allocated[oom + 1]),
         oom_group=None if oom is None else event_group(device, oom, context),
+        categories=categories,
         oom_state=oom_state(device, history, timeline, groups, context.settings),
         memory=memory_record(device, context.settings, history, timeline),
     )

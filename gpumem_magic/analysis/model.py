@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gpumem_magic.analysis.categories import Categories
     from gpumem_magic.analysis.oom.diagnose import OomVerdict
     from gpumem_magic.analysis.oom.state import OomState
     from gpumem_magic.analysis.segments import MemoryRecord
@@ -221,6 +222,8 @@ class DeviceAnalysis:
         the line's group (its own, when it never owned anything).
     oom_state
         What the allocator held at that moment, or None.
+    categories
+        What memory was for (parameters, activations and so on) and its module; None where nobody looked.
     memory
         Where everything lay, for the map of segments and for other settings; None without a caching allocator.
     """
@@ -250,6 +253,7 @@ class DeviceAnalysis:
     oom_held: int | None = None
     oom_group: Group | None = None
     oom_state: OomState | None = None
+    categories: Categories | None = None
     memory: MemoryRecord | None = field(default=None, repr=False)
 
 

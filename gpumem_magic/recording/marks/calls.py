@@ -190,6 +190,7 @@ class CallMarks:
                 self._tool = tool
                 break
         if self._tool is None:
+            self._code = {}
             names = " and ".join(str(_mon.get_tool(tool)) for tool in _FREE_IDS)
             text = f"module paths are unknown: {names} hold sys.monitoring's free tool ids; end one of them"
             self.notes.append(Note("info", text))
@@ -222,25 +223,24 @@ class CallMarks:
         except Exception as second:  # noqa: BLE001 - a failing interpreter hook must not fail the cell
             self.notes.append(Note("warning", f"sys.monitoring could not be released: {one_line(second)}"))
 
-    def stop(self, name_of: Callable[[object], str | None] = lambda _module: None) -> Calls | None:
-        """Stop watching and return the marks; None when none were taken.
+    def stop(self) -> None:
+        """Stop watching and leave nothing hooked. A second call does nothing."""
+        try:
+            self._release()
+        except Exception as error:  # noqa: BLE001 - becomes a note
+            self._fail(error)
+
+    def result(self, name_of: Callable[[object], str | None] = lambda _module: None) -> Calls | None:
+        """Return the marks once stopped; None when torch's calls could not be watched.
 
         Parameters
         ----------
         name_of
-            How the notebook calls a module that is called by nobody else; None when it has no name for it.
+            How the notebook calls a module that is called by no other; None when it has no name for it.
         """
-        try:
-            self._release()
-            if not self._threads:
-                return None
-            calls = _build(list(self._threads.values()), self._named(name_of))
-        except Exception as error:  # noqa: BLE001 - becomes a note
-            self._fail(error)
+        if not self._code:
             return None
-        finally:
-            self._threads, self._nodes, self._code = {}, [], {}
-        return calls
+        return _build(list(self._threads.values()), self._named(name_of))
 
     # Events
 
@@ -370,8 +370,8 @@ def _build(logs: Iterable[ThreadLog], stacks: list[tuple[tuple[str, str, str], .
 
     logs = list(logs)
     columns = [log.columns() for log in logs]
-    time_ns_ = np.concatenate([times for times, _ in columns])
-    number = np.concatenate([numbers for _, numbers in columns])
+    time_ns_ = np.concatenate([np.zeros(0, np.int64), *(times for times, _ in columns)])
+    number = np.concatenate([np.zeros(0, np.int32), *(numbers for _, numbers in columns)])
     thread = np.repeat(np.array([log.ident for log in logs], np.int64), [len(times) for times, _ in columns])
     order = np.argsort(time_ns_, kind="stable")
     # Node 0 is "none under way": places begin at node 1.

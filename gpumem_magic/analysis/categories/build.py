@@ -1,0 +1,248 @@
+"""One device's categories: what was seen, what follows, and the rows that add up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from gpumem_magic.analysis.categories.infer import SEEN_AS, facts, infer
+from gpumem_magic.analysis.categories.model import (
+    GRADIENT,
+    KINDS,
+    OPTIMIZER,
+    BackwardRow,
+    Categories,
+    CategoryRow,
+    ModuleRow,
+)
+from gpumem_magic.analysis.categories.phases import BACKWARD, FORWARD, OUTSIDE, UNCLEAR, Phases, from_calls, from_lines
+from gpumem_magic.analysis.categories.sight import addresses, sighted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from gpumem_magic.allocator.history import History
+    from gpumem_magic.analysis.categories.infer import Facts
+    from gpumem_magic.analysis.model import Timeline
+    from gpumem_magic.recording.model import Calls, Marks, Roles
+    from gpumem_magic.trace.model import DeviceTrace
+
+__all__ = ["categorise"]
+
+_NEEDS_312 = "module paths need Python 3.12"
+_MOST_MODULES = 65_535
+
+
+def categorise(
+    device: DeviceTrace,
+    history: History,
+    timeline: Timeline,
+    *,
+    roles: Roles | None,
+    calls: Calls | None,
+    marks: Marks | None,
+    text_of: Callable[[tuple[str, int, str]], str | None],
+) -> Categories | None:
+    """Say what every lifetime of a device was for.
+
+    Parameters
+    ----------
+    device, history
+        Events and their replay.
+    timeline
+        The lifetimes, with their groups.
+    roles, calls, marks
+        What the recording says of purposes, of torch's own calls and of lines; each may be missing.
+    text_of
+        The source of a line, given as an entry of `Marks.places`.
+
+    Returns
+    -------
+    Categories or None
+        None when nothing was looked at, or nothing is there.
+    """
+    if roles is None or not timeline.lifetimes:
+        return None
+    times = np.maximum.accumulate(device.events.time_us) if len(device.events) else device.events.time_us
+    phases = _phases(calls, marks, times, text_of)
+    seen = sighted(roles, device.key, addresses(device, history, timeline), timeline)
+    as_category = np.array([*(SEEN_AS[name] for name in roles.roles), -1], np.int16)
+    role = as_category[seen.role]
+    what = facts(timeline, phases, _line_runs(marks, times))
+    found = infer(
+        timeline,
+        role,
+        what,
+        complete=roles.complete,
+        seen=phases.seen,
+        is_device=device.kind == "cuda",
+        has_gradients=bool(np.isin(role, (GRADIENT, OPTIMIZER)).any()),
+    )
+    lives_on = _freed_next(timeline, what)
+    module, names = _modules(roles, seen.name, phases, what, lives_on)
+    forward = np.where(lives_on >= 0, timeline.group[lives_on], -1).astype(np.int32)
+    at_peak, at_end = timeline.alive(timeline.peak_change), timeline.end == -1
+    columns = _Columns(module, found.category, timeline.size, timeline.blocks, found.inferred)
+    return Categories(
+        category=found.category,
+        inferred=found.inferred,
+        module=module,
+        module_names=names,
+        forward=forward,
+        peak=_rows(at_peak, columns),
+        end=_rows(at_end, columns),
+        modules=_module_rows(at_peak, columns),
+        backward=_backward_rows(at_peak & (forward >= 0), forward, timeline),
+        reason=None if calls is not None else _NEEDS_312,
+    )
+
+
+def _phases(
+    calls: Calls | None,
+    marks: Marks | None,
+    times: NDArray[np.int64],
+    text_of: Callable[[tuple[str, int, str]], str | None],
+) -> Phases:
+    if calls is not None:
+        return from_calls(calls, times)
+    if marks is not None:
+        return from_lines(marks, times, text_of)
+    unclear, none = np.full(len(times), UNCLEAR, np.int8), np.full(len(times), -1, np.int32)
+    return Phases(unclear, none, np.zeros(len(times), np.int32), ("",), seen=False)
+
+
+def _line_runs(marks: Marks | None, times: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """Count executions of the outermost lines, and return the number of the one that each event fell into.
+
+    Lines of functions that a line calls belong to it: what a function lets go of when it returns is a temporary of the
+    call.
+    """
+    if marks is None or not len(marks.time_us):
+        return None
+    # The thread that runs the cell is the one that has marks of its own; others' frees are not told apart.
+    idents, counts = np.unique(marks.thread, return_counts=True)
+    own = marks.thread == idents[counts.argmax()]
+    outer = np.array([*(hash(place[-1:]) for place in marks.places), -1], np.int64)
+    depth = np.array([*(len(place) for place in marks.places), 0], np.int64)
+    key, deep = outer[marks.place[own]], depth[marks.place[own]]
+    # The same line again, not from a deeper one back to it, is another execution of it.
+    news = np.ones(len(key), bool)
+    news[1:] = (key[1:] != key[:-1]) | ((deep[1:] == 1) & (deep[:-1] == 1))
+    run = np.cumsum(news)
+    found: NDArray[np.int64] = np.concatenate([[0], run])[np.searchsorted(marks.time_us[own], times, "right")]
+    return found
+
+
+def _freed_next(timeline: Timeline, what: Facts) -> NDArray[np.int64]:
+    """Return, per lifetime made in a ``backward``, the forward's lifetime that this backward freed next; else -1.
+
+    Autograd frees what a node saved once the node has run, so what it allocates before that is that node's.
+    """
+    result = np.full(timeline.lifetimes, -1, np.int64)
+    mine = np.flatnonzero((what.born == BACKWARD) & (timeline.start >= 0))
+    saved = np.flatnonzero(((what.born == FORWARD) | (what.born == OUTSIDE)) & (what.died == BACKWARD))
+    saved = saved[timeline.start[saved] >= 0]
+    if not len(mine) or not len(saved):
+        return result
+    saved = saved[np.argsort(timeline.end[saved], kind="stable")]
+    following = np.searchsorted(timeline.end[saved], timeline.start[mine], "right")
+    there = following < len(saved)
+    mine, following = mine[there], saved[following[there]]
+    same = what.born_span[mine] == what.died_span[following]
+    result[mine[same]] = following[same]
+    return result
+
+
+def _modules(
+    roles: Roles,
+    name: NDArray[np.int32],
+    phases: Phases,
+    what: Facts,
+    lives_on: NDArray[np.int64],
+) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+    """Find the module of each lifetime: the parameter's that it is or belongs to, else the one that was called."""
+    names = {path: index for index, path in enumerate(phases.modules)}
+    # `model.fc.weight` is of `model.fc`.
+    owners = [names.setdefault(path.rpartition(".")[0], len(names)) for path in roles.names]
+    own = np.array([*owners, 0], np.int32)[name]
+    called = np.where(lives_on >= 0, what.module[lives_on], what.module)
+    # Where a module runs inside of backward (a checkpoint computes again), it is told directly.
+    called = np.where(what.module > 0, what.module, called)
+    module = np.where(own > 0, own, called).astype(np.int32)
+    module[module > _MOST_MODULES] = 0
+    return module, tuple(names)
+
+
+class _Columns(NamedTuple):
+    """What rows are summed from, per lifetime."""
+
+    module: NDArray[np.int32]
+    category: NDArray[np.uint8]
+    size: NDArray[np.int64]
+    blocks: NDArray[np.int32]
+    inferred: NDArray[np.bool_]
+
+
+def _sums(number: NDArray[np.integer], weight: NDArray[np.integer], count: int) -> list[int]:
+    return [int(value) for value in np.rint(np.bincount(number, weight, count)).tolist()]
+
+
+def _rows(chosen: NDArray[np.bool_], columns: _Columns) -> tuple[CategoryRow, ...]:
+    where = np.flatnonzero(chosen)
+    _, category, size, blocks, inferred = columns
+    kind, count = category[where], len(KINDS)
+    totals = zip(
+        _sums(kind, size[where], count),
+        _sums(kind, blocks[where], count),
+        _sums(kind, size[where] * inferred[where], count),
+        strict=True,
+    )
+    rows = [CategoryRow(number, *sums) for number, sums in enumerate(totals) if sums[0]]
+    return tuple(sorted(rows, key=lambda row: -row.bytes))
+
+
+def _module_rows(chosen: NDArray[np.bool_], columns: _Columns) -> tuple[ModuleRow, ...]:
+    module, category, size, blocks, inferred = columns
+    where = np.flatnonzero(chosen & (module > 0))
+    width = len(KINDS)
+    cells, number = np.unique(module[where].astype(np.int64) * width + category[where], return_inverse=True)
+    number = number.reshape(-1)
+    sums = zip(
+        cells.tolist(),
+        _sums(number, size[where], len(cells)),
+        _sums(number, blocks[where], len(cells)),
+        _sums(number, size[where] * inferred[where], len(cells)),
+        strict=True,
+    )
+    parts: dict[int, list[tuple[int, int, int, int]]] = {}
+    for cell, *rest in sums:
+        parts.setdefault(cell // width, []).append((cell % width, *rest))
+    rows = [
+        ModuleRow(
+            owner,
+            sum(part[1] for part in mine),
+            sum(part[2] for part in mine),
+            sum(part[3] for part in mine),
+            tuple(sorted(((part[0], part[1]) for part in mine), key=lambda pair: -pair[1])),
+        )
+        for owner, mine in parts.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: (-row.bytes, row.module)))
+
+
+def _backward_rows(
+    chosen: NDArray[np.bool_], forward: NDArray[np.int32], timeline: Timeline
+) -> tuple[BackwardRow, ...]:
+    where = np.flatnonzero(chosen)
+    groups, number = np.unique(forward[where], return_inverse=True)
+    number = number.reshape(-1)
+    sums = zip(
+        groups.tolist(),
+        _sums(number, timeline.size[where], len(groups)),
+        _sums(number, timeline.blocks[where], len(groups)),
+        strict=True,
+    )
+    return tuple(sorted((BackwardRow(*row) for row in sums), key=lambda row: -row.bytes))
