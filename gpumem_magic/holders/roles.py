@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ROLES", "RoleBook"]
 
-# In order of precedence: a parameter that the graph saved is a parameter.
-ROLES = ("parameter", "buffer", "gradient", "optimizer", "activation", "input", "tensor")
-_PARAMETER, _BUFFER, _GRADIENT, _OPTIMIZER, _ACTIVATION, _INPUT, _TENSOR = range(7)
+# In order of precedence: a parameter or a batch that the graph saved is still one.
+ROLES = ("parameter", "buffer", "gradient", "optimizer", "input", "activation", "tensor")
+_PARAMETER, _BUFFER, _GRADIENT, _OPTIMIZER, _INPUT, _ACTIVATION, _TENSOR = range(7)
 
 _SHARE = 0.005  # of the cell's time
 _FIRST_SECONDS = 0.004
@@ -76,7 +76,14 @@ class RoleBook:
 
     def inputs(self, *values: object) -> None:
         """See what the outermost module is called with."""
-        self._guarded(lambda torch: self._note_all(torch, _tensors_in(torch, values, _NESTED), _INPUT))
+
+        def look(torch: Torch) -> None:
+            for tensor in _tensors_in(torch, values, _NESTED):
+                # What needs a gradient was computed from parameters: it belongs to the model.
+                if not tensor.requires_grad:
+                    self._note(torch, tensor, _INPUT)
+
+        self._guarded(look)
 
     def graph(self, outputs: object) -> None:
         """See what the graph behind these tensors saved."""
@@ -158,14 +165,15 @@ class RoleBook:
                 self._note_parameter(torch, tensor)
             else:
                 self._note(torch, tensor, _TENSOR)
+                self._note_gradient(torch, tensor)
                 self._saved(torch, walk, tensor)
             if count % 256 == 0 and time.monotonic() > deadline:
                 return False
         return not walk.cut
 
     def name_of(self, module: object) -> str | None:
-        """Return the notebook's name of a module, or None."""
-        return self._variable_names().get(id(module))
+        """Return the notebook's name of a module, as seen by `end`; None when it has none."""
+        return self._module_names.get(id(module)) or self._variable_names().get(id(module))
 
     def _variable_names(self) -> dict[int, str]:
         return {
@@ -207,10 +215,6 @@ class RoleBook:
 
     # Notes
 
-    def _note_all(self, torch: Torch, tensors: Iterable[Any], role: int) -> None:
-        for tensor in tensors:
-            self._note(torch, tensor, role)
-
     def _note(self, torch: Torch, tensor: Any, role: int, name: int | str = "") -> None:
         key = torch.storage(tensor)
         if key is None:
@@ -223,9 +227,12 @@ class RoleBook:
     def _note_parameter(self, torch: Torch, parameter: Any) -> None:
         # Its name is known once all modules are: until then, its identity stands for it.
         self._note(torch, parameter, _PARAMETER, id(parameter))
-        gradient = parameter.grad if parameter.is_leaf else None
+        self._note_gradient(torch, parameter)
+
+    def _note_gradient(self, torch: Torch, leaf: Any) -> None:
+        gradient = leaf.grad if leaf.is_leaf else None
         if gradient is not None:
-            self._note(torch, gradient, _GRADIENT, id(parameter))
+            self._note(torch, gradient, _GRADIENT, id(leaf))
 
     def _note_optimizer(self, torch: Torch, optimizer: Any) -> None:
         groups, states = _attribute(optimizer, "param_groups"), _attribute(optimizer, "state")

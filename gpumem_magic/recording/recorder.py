@@ -167,7 +167,11 @@ class Recorder:
                 marks = self._marks.stop()
                 for note in self._marks.notes:
                     self.notes.add(note)
-        calls = self._stop_calls()
+        if self._calls is not None:
+            self._calls.stop()
+            for note in self._calls.notes:
+                if note.level == "warning":
+                    self.notes.add(note)
         if self._import_watch is not None:
             self._import_watch.stop()
         evidence, kind = Evidence(), SourceKind.NONE
@@ -179,7 +183,7 @@ class Recorder:
         samples: tuple[Sample, ...] = ()
         with self.notes.guard("the live line"):
             samples = self._sampler.stop()
-        roles = self._purposes(evidence)
+        calls, roles = self._purposes(evidence)
         before, after = self._paired(after)
         self._after = after
         trace = self._asked_for(evidence.trace)
@@ -207,24 +211,17 @@ class Recorder:
             roles=roles,
         )
 
-    def _stop_calls(self) -> Calls | None:
-        calls: Calls | None = None
-        with self.notes.guard("reading torch's own calls"):
-            if self._calls is not None and self._roles is not None:
-                calls = self._calls.stop(self._roles.name_of)
-                for note in self._calls.notes:
-                    if note.level == "warning":
-                        self.notes.add(note)
-        return calls
-
-    def _purposes(self, evidence: Evidence) -> Roles | None:
+    def _purposes(self, evidence: Evidence) -> tuple[Calls | None, Roles | None]:
         """See what is alive for what, where there were events to tell it of."""
+        calls: Calls | None = None
         roles: Roles | None = None
         with self.notes.guard("telling what memory is for"):
             if self._roles is not None and evidence.trace is not None and evidence.trace.devices:
                 self._roles.end()
                 roles = self._roles.result()
-        return roles
+                if self._calls is not None:
+                    calls = self._calls.result(self._roles.name_of)
+        return calls, roles
 
     @property
     def progress(self) -> Callable[[], int] | None:
