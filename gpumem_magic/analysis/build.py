@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpumem_magic.allocator.replay import history
-from gpumem_magic.analysis.counters import analyse_counters
 from gpumem_magic.analysis.context import Purpose
+from gpumem_magic.analysis.counters import analyse_counters
 from gpumem_magic.analysis.devices import DeviceContext, Placement, analyse_device
 from gpumem_magic.analysis.groups import PlaceNamer, alike
+from gpumem_magic.analysis.held import held_by
+from gpumem_magic.analysis.leaks import Scene, find_growth, headline, name_keepers
 from gpumem_magic.analysis.lines import attribute
 from gpumem_magic.analysis.model import Analysis, Marker
 from gpumem_magic.analysis.oom import diagnose
@@ -62,8 +64,10 @@ def _active(device: DeviceTrace) -> bool:
     return bool(len(device.events) or device.segments)
 
 
-def _replayed(trace: Trace) -> list[tuple[DeviceTrace, History]]:
-    return [(device, history(device, trace.settings)) for device in filter(_active, trace.devices)]
+def _replayed(trace: Trace, *, from_torch: bool) -> list[tuple[DeviceTrace, History]]:
+    return [
+        (device, history(device, trace.settings, from_torch=from_torch)) for device in filter(_active, trace.devices)
+    ]
 
 
 def _placement(recording: Recording, device: DeviceTrace, notes: list[Note]) -> Placement | None:
@@ -78,10 +82,12 @@ def _reading(readings: Iterable[DeviceReading], key: str) -> DeviceReading | Non
     return next((reading for reading in readings if reading.device == key), None)
 
 
-def _analyse_events(recording: Recording, trace: Trace, notes: list[Note]) -> list[DeviceAnalysis]:
+def _analyse_events(
+    recording: Recording, trace: Trace, notes: list[Note], holders: HolderScan | None
+) -> list[DeviceAnalysis]:
     namer = PlaceNamer(recording.cell)
     devices = []
-    replayed = _replayed(trace)
+    replayed = _replayed(trace, from_torch=True)
     for device, past in replayed:
         before, after = _reading(recording.before, device.key), _reading(recording.after, device.key)
         context = DeviceContext(
@@ -100,8 +106,28 @@ def _analyse_events(recording: Recording, trace: Trace, notes: list[Note]) -> li
             notes=notes,
             purpose=Purpose(recording.roles, recording.calls, recording.marks),
         )
-        devices.append(analyse_device(device, past, context))
+        analysed = analyse_device(device, past, context)
+        devices.append(_with_growth(recording, device, analysed, context, holders))
     return devices
+
+
+def _with_growth(
+    recording: Recording,
+    trace: DeviceTrace,
+    device: DeviceAnalysis,
+    context: DeviceContext,
+    holders: HolderScan | None,
+) -> DeviceAnalysis:
+    """Add what grew, and who holds what stayed."""
+    try:
+        scene = Scene(recording.cell, recording.marks, lambda *place: context.namer.line(*place)[1])
+        growth = find_growth(trace, device, context.placement, scene, truncated=recording.truncated)
+        if holders is None:
+            return replace(device, growth=growth)
+        return replace(device, growth=name_keepers(growth, holders, scene), held=held_by(trace, device, holders))
+    except Exception as error:  # noqa: BLE001 - the numbers stand without it
+        context.warn(f"looking for growth failed ({type(error).__name__}); the numbers are not affected")
+        return device
 
 
 def _mark_exception(device: DeviceAnalysis, recording: Recording) -> DeviceAnalysis:
@@ -119,7 +145,7 @@ def analyse(recording: Recording, *, holders: HolderScan | None = None) -> Analy
     recording
         A finished recording.
     holders
-        Who held what after a cell that ran out of memory, when that was looked at.
+        Who held what after the cell, when that was looked at.
 
     Returns
     -------
@@ -134,7 +160,7 @@ def analyse(recording: Recording, *, holders: HolderScan | None = None) -> Analy
     if trace is not None:
         notes.extend(Note("warning", text) for text in trace.warnings)
         stacks = trace.stacks
-        devices = _analyse_events(recording, trace, notes)
+        devices = _analyse_events(recording, trace, notes, holders)
     elif recording.source is SourceKind.COUNTERS:
         devices = analyse_counters(recording)
     # The recorder says what was lost, and of which end; a recording made elsewhere may not.
@@ -152,6 +178,9 @@ def analyse(recording: Recording, *, holders: HolderScan | None = None) -> Analy
         # A device on which nothing moved is worth a tab only beside others, and never the first line.
         shown = tuple(sorted(shown, key=lambda device: not _moves(device)))
         text = sentence([device for device in shown if _moves(device)], recording, oom)
+        if oom is None:
+            leaks = [leak for device in shown if device.growth is not None for leak in device.growth.leaks]
+            text = headline(leaks) + text
     else:
         held = [reading.allocated for reading in recording.after if reading.allocated is not None]
         text = nothing_sentence(recording, sum(held) if held else None, oom)
@@ -199,7 +228,7 @@ def analyse_trace(trace: Trace, title: str = "snapshot") -> Analysis:
     """
     notes = [Note("warning", text) for text in trace.warnings]
     devices = []
-    replayed = _replayed(trace)
+    replayed = _replayed(trace, from_torch=False)
     for device, past in replayed:
         times = device.events.time_us
         context = DeviceContext(
@@ -212,6 +241,7 @@ def analyse_trace(trace: Trace, title: str = "snapshot") -> Analysis:
             all_devices=[(other.events, its_past) for other, its_past in replayed],
             settings=trace.settings,
             notes=notes,
+            purpose=Purpose(recording.roles, recording.calls, recording.marks),
         )
         devices.append(analyse_device(device, past, context))
     shown = _by_peak(devices)

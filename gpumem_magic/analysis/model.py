@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpumem_magic.analysis.categories import Categories
+    from gpumem_magic.analysis.held import Held
+    from gpumem_magic.analysis.leaks.model import Growth, Leak, Once
     from gpumem_magic.analysis.oom.diagnose import OomVerdict
     from gpumem_magic.analysis.oom.state import OomState
     from gpumem_magic.analysis.segments import MemoryRecord
@@ -226,6 +228,10 @@ class DeviceAnalysis:
         What memory was for (parameters, activations and so on) and its module; None where nobody looked.
     memory
         Where everything lay, for the map of segments and for other settings; None without a caching allocator.
+    growth
+        What grew with each iteration, and what stayed for another reason; None where that was not looked for.
+    held
+        Who holds what stayed, where somebody looked.
     """
 
     key: str
@@ -255,6 +261,8 @@ class DeviceAnalysis:
     oom_state: OomState | None = None
     categories: Categories | None = None
     memory: MemoryRecord | None = field(default=None, repr=False)
+    growth: Growth | None = None
+    held: tuple[Held, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -305,6 +313,22 @@ class Analysis:
     oom: OomVerdict | None = None
 
     @property
+    def leaks(self) -> tuple[Leak, ...]:
+        """Verdicts on all devices: memory that grew with each iteration and is still there."""
+        return tuple(leak for device in self.devices if device.growth is not None for leak in device.growth.leaks)
+
+    @property
+    def once(self) -> tuple[Once, ...]:
+        """What stayed from the first iterations of a loop and did not grow: warm-up, optimizer state."""
+        return tuple(once for device in self.devices if device.growth is not None for once in device.growth.once)
+
+    @property
+    def growth_notes(self) -> tuple[Note, ...]:
+        """What grew and what only stayed, as notes."""
+        return tuple(note for device in self.devices if device.growth is not None for note in device.growth.notes())
+
+    @property
     def shown_notes(self) -> tuple[Note, ...]:
-        """`notes`, after what explains an out-of-memory error, for documents that have no place of their own for it."""
-        return self.notes if self.oom is None else (*self.oom.notes(), *self.notes)
+        """`notes`, after what explains an out-of-memory error and what grew, where these have no place of their own."""
+        first = () if self.oom is None else self.oom.notes()
+        return (*first, *self.growth_notes, *self.notes)

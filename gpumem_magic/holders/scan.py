@@ -21,6 +21,9 @@ __all__ = ["who_holds"]
 # Walking every imported library takes most of a second in a process with torch: not for a rest of a few constants.
 _MODULE_SHARE = 0.01
 
+# The graph of one expression is no news.
+_FEW_NODES = 8
+
 _UNKNOWN = Holder(HolderKind.UNKNOWN, "no Python object found: a library, a captured graph or C++ code", "")
 
 
@@ -34,7 +37,7 @@ class _Found:
         self.nodes = 0
 
 
-def who_holds(shell: Any, *, budget: float = 2.0) -> HolderScan:
+def who_holds(shell: Any, *, budget: float = 2.0, quick: bool = False) -> HolderScan:
     """Find every live tensor storage and how it is reached.
 
     Nothing is kept alive by the result, no code of the objects found runs, torch is not imported.
@@ -45,6 +48,9 @@ def who_holds(shell: Any, *, budget: float = 2.0) -> HolderScan:
         IPython's shell, or anything with a ``user_ns``.
     budget
         Seconds; when they are over the scan stops and says so.
+    quick
+        Only what the notebook's own names, its output history and the last error reach: milliseconds, where a whole
+        scan looks at every object of the process. Storages that nothing of these reaches are then left out.
 
     Returns
     -------
@@ -58,7 +64,8 @@ def who_holds(shell: Any, *, budget: float = 2.0) -> HolderScan:
     was_enabled = gc.isenabled()
     gc.disable()  # a collection in the middle would run finalisers of the objects that are being looked at
     try:
-        return _Scan(shell, torch, started, budget).result()
+        scan = _Scan(shell, torch, started, budget)
+        return scan.quick_result() if quick else scan.result()
     finally:
         if was_enabled:
             gc.enable()
@@ -74,13 +81,12 @@ class _Scan:
         self._walk = Walk(deadline, torch)
         self._graph = GraphWalk(torch, deadline)
         self._found: dict[StorageKey, _Found] = {}
-        self._graphs: list[tuple[str, int]] = []
+        self._graphs: dict[str, list[tuple[str, int]]] = {}
 
     def result(self) -> HolderScan:
         everyone = live_tensors(self._torch)
-        namespaces = [self._shell.user_ns, getattr(self._shell, "user_ns_hidden", None), self._shell]
-        self._walk.keep_out([*namespaces, everyone, self, self.__dict__, self._walk, self._walk.__dict__])
-        self._walk.keep_out([self._found, self._walk.visited, self._walk.tensors])
+        self._keep_out_namespaces()
+        self._walk.keep_out([everyone])
         roots = [*namespace_roots(self._shell), *error_roots(self._shell), *running_roots()]
         self._walk.run(roots)
         self._name_reached()
@@ -90,6 +96,19 @@ class _Scan:
             self._name_reached()
         self._name_rest(everyone)
         return self._finish()
+
+    def quick_result(self) -> HolderScan:
+        """Follow the notebook's names and nothing else."""
+        self._keep_out_namespaces()
+        self._walk.run([*namespace_roots(self._shell), *error_roots(self._shell)])
+        self._name_reached()
+        self._name_saved()
+        return self._finish()
+
+    def _keep_out_namespaces(self) -> None:
+        namespaces = [self._shell.user_ns, getattr(self._shell, "user_ns_hidden", None), self._shell]
+        self._walk.keep_out([*namespaces, self, self.__dict__, self._walk, self._walk.__dict__])
+        self._walk.keep_out([self._found, self._walk.visited, self._walk.tensors])
 
     def _unnamed_share(self, everyone: list[object]) -> float:
         """Return the share of bytes whose holder is not known yet."""
@@ -146,8 +165,8 @@ class _Scan:
                 continue
             root, path = reached
             saved, nodes = self._graph.behind(tensor)
-            if nodes > 8:
-                self._graphs.append((path, nodes))
+            if nodes:
+                self._graphs.setdefault(root.label, []).append((path, nodes))
             for item in saved:
                 entry = self._entry(item.tensor)
                 if entry is None:
@@ -203,7 +222,11 @@ class _Scan:
         storages.sort(key=lambda storage: -storage.size)
         cut = self._walk.cut or self._graph.cut
         seconds = time.monotonic() - self._started
+        graphs = [
+            # A list of losses keeps many small graphs: they count together, under its own name.
+            (found[0][0] if len(found) == 1 else root, sum(nodes for _, nodes in found))
+            for root, found in self._graphs.items()
+        ]
+        kept = sorted((item for item in graphs if item[1] > _FEW_NODES), key=lambda item: -item[1])
         reason = f"stopped after {self._budget:g} s: holders found so far are right, others may be missing"
-        return HolderScan(
-            tuple(storages), len(self._walk.visited), seconds, reason if cut else None, tuple(self._graphs)
-        )
+        return HolderScan(tuple(storages), len(self._walk.visited), seconds, reason if cut else None, tuple(kept))

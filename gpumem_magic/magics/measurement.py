@@ -35,6 +35,8 @@ MAGIC_CODE = frozenset({"<timed exec>", "<timed eval>", "<magic-timeit>"})
 
 # After an out-of-memory error somebody waits to read why.
 _SCAN_SECONDS = 1.0
+# What the notebook's names reach is found in milliseconds; a notebook with a million objects does not wait for more.
+_GLANCE_SECONDS = 0.15
 
 
 class Measurement:
@@ -151,13 +153,14 @@ class Measurement:
             print(f"gpumem: the report failed ({one_line(error)}); the cell itself is not affected")  # noqa: T201
 
     def _holders(self, recording: Recording) -> HolderScan | None:
-        """Look who holds what when memory ran out: it may be held by accident."""
-        if recording.failure is None:
+        """Look who holds what stayed; thoroughly when memory ran out, as it may be held by accident."""
+        has_failed = recording.failure is not None
+        if not has_failed and (recording.trace is None or not recording.trace.devices):
             return None
         from gpumem_magic.holders import who_holds
 
         try:
-            return who_holds(self._shell, budget=_SCAN_SECONDS)
+            return who_holds(self._shell, budget=_SCAN_SECONDS if has_failed else _GLANCE_SECONDS, quick=not has_failed)
         except Exception as error:  # noqa: BLE001 - any object may be hostile; the verdict stands without it
             print(f"gpumem: looking for holders failed ({one_line(error)}); the verdict leaves them out")  # noqa: T201
             return None

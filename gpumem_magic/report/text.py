@@ -10,6 +10,7 @@ import unicodedata
 from typing import TYPE_CHECKING
 
 from gpumem_magic._format import format_bytes
+from gpumem_magic.report.purposes import by_category
 from gpumem_magic.report.wording import format_share, numbers, table_title
 
 if TYPE_CHECKING:
@@ -132,7 +133,10 @@ def _device_lines(analysis: Analysis, device: DeviceAnalysis, *, top: int, width
     peak = device.headline.allocated_peak
     if not device.peak or not peak or top <= 0:
         return lines
-    lines.append(f"  {table_title(device)}:")
+    purposes = by_category(device)
+    if purposes is not None:
+        lines.append(f"  {table_title(device)}: {purposes}")
+    lines.append(f"  {table_title(device)}{', by line' if purposes is not None else ''}:")
     shown = device.peak[:top]
     lines += _table(device, shown, peak, width)
     rest = device.peak[top:]
@@ -168,5 +172,6 @@ def report_text(analysis: Analysis, *, top: int = 5, width: int = 100, encoding:
         named = len(analysis.devices) > 1
         for device in analysis.devices:
             lines += _device_lines(analysis, device, top=top, width=width, named=named)
+    lines += [f"  {'!' if note.level == 'warning' else 'note:'} {note.text}" for note in analysis.growth_notes]
     lines += [f"  {'!' if note.level == 'warning' else 'note:'} {note.text}" for note in analysis.notes]
     return encodable("\n".join(lines), encoding)

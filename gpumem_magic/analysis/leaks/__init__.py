@@ -1,0 +1,30 @@
+"""What grows with every iteration of a loop, and what only looks so. Pure.
+
+model     verdicts
+loops     a cell's loops, and when each iteration began, by the line marks
+evidence  survivors by iteration, and what they prove
+period    repetition without lines
+find      one device
+keepers   what keeps a leak alive, from a scan for holders
+words     the same in words
+"""
+
+from __future__ import annotations
+
+from gpumem_magic.analysis.leaks.find import Scene, find_growth
+from gpumem_magic.analysis.leaks.keepers import name_keepers, with_keepers
+from gpumem_magic.analysis.leaks.model import Growth, Keeper, Leak, LeakLine, Once
+from gpumem_magic.analysis.leaks.words import headline
+
+__all__ = [
+    "Growth",
+    "Keeper",
+    "Leak",
+    "LeakLine",
+    "Once",
+    "Scene",
+    "find_growth",
+    "headline",
+    "name_keepers",
+    "with_keepers",
+]

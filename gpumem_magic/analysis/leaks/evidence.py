@@ -1,0 +1,136 @@
+"""Survivors by iteration, and what they prove.
+
+The evidence is which iteration each surviving block was allocated in. In a loop that leaks nothing, what is alive at
+the end comes from the last iteration (its variables), the last but one (what was kept for one round), or the first
+(optimizer state, workspaces, caches). In one that leaks, it comes from everywhere. Sizes may vary from batch to batch
+without any influence on that.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["LEAST_ITERATIONS", "Shape", "Survivors", "judge", "regrown"]
+
+# A verdict needs evidence over this many iterations.
+LEAST_ITERATIONS = 3
+# With so few iterations, those that left something must have left the same.
+_FEW = 4
+_SAME = 0.1
+
+
+class Shape(enum.Enum):
+    """How the survivors of one line lie over the iterations."""
+
+    NOTHING = "what one iteration needs"
+    ONCE = "made in the first iterations"
+    WINDOW = "the last few are kept"
+    GROWTH = "more with each iteration"
+
+
+class Survivors(NamedTuple):
+    """One line's survivors.
+
+    Attributes
+    ----------
+    shape
+        What they prove.
+    grown
+        Iterations that left something, for `Shape.GROWTH`.
+    typical
+        Median of what one of these left, the first iteration not counted, in bytes.
+    once
+        Bytes that stayed from the first iterations, beyond what others left.
+    """
+
+    shape: Shape
+    grown: int = 0
+    typical: int = 0
+    once: int = 0
+
+
+def judge(
+    iteration: NDArray[np.int64],
+    ended: NDArray[np.int64],
+    size: NDArray[np.int64],
+    iterations: int,
+) -> Survivors:
+    """Judge the allocations of one line.
+
+    Parameters
+    ----------
+    iteration
+        Iteration in which each was made, from 0.
+    ended
+        Iteration in which it was freed; -1: alive at the end.
+    size
+        Bytes.
+    iterations
+        Number of iterations.
+    """
+    alive = ended < 0
+    left = np.bincount(iteration[alive], size[alive], iterations).astype(np.int64)
+    which = np.flatnonzero(left)
+    if iterations < LEAST_ITERATIONS or not len(which):
+        return Survivors(Shape.NOTHING)
+    first, last = int(which[0]), int(which[-1])
+    if len(which) < LEAST_ITERATIONS:
+        early = which[which < min(2, iterations - 2)]
+        # The last iteration's own variables are no warm-up, however few iterations there are.
+        once = int(left[early].sum()) if len(early) else 0
+        return Survivors(Shape.ONCE if once else Shape.NOTHING, once=once)
+    steady = which[which > 0] if first == 0 else which
+    typical = int(np.median(left[steady]))
+    if iterations <= _FEW and np.ptp(left[steady]) > _SAME * max(typical, 1):
+        return Survivors(Shape.NOTHING)
+    gap = int(np.median(np.diff(which)))
+    if iterations - 1 - last > 2 * gap:
+        return Survivors(Shape.ONCE, once=int(left.sum()))
+    if first > 0 and _rotates(iteration, ended, first):
+        return Survivors(Shape.WINDOW)
+    once = max(int(left[0]) - typical, 0) if first == 0 else 0
+    return Survivors(Shape.GROWTH, len(which), typical, once if once > typical else 0)
+
+
+def _rotates(iteration: NDArray[np.int64], ended: NDArray[np.int64], first: int) -> bool:
+    """Tell whether what was made before the first survivor's iteration lived for several iterations, too: a window."""
+    earlier = (iteration < first) & (ended >= 0)
+    if not earlier.any():
+        return False
+    # The longest-lived of each iteration; temporaries beside it say nothing.
+    span = np.zeros(first, np.int64)
+    np.maximum.at(span, iteration[earlier], (ended - iteration)[earlier])
+    return bool(np.median(span[np.unique(iteration[earlier])]) >= 2)
+
+
+def regrown(
+    iteration: NDArray[np.int64], ended: NDArray[np.int64], requested: NDArray[np.int64], iterations: int
+) -> tuple[int, int, int] | None:
+    """Find an allocation that every iteration makes anew and larger, the last of which is alive.
+
+    Returns
+    -------
+    tuple or None
+        Iterations, bytes that it grew by each time, and its last size.
+    """
+    outlives = (ended < 0) | (ended > iteration)
+    largest = np.zeros(iterations, np.int64)
+    np.maximum.at(largest, iteration[outlives], requested[outlives])
+    run = largest[np.argmax(largest > 0) :]
+    # The first ones may be other things.
+    run = run[1:] if len(run) > _FEW + 2 else run
+    if len(run) < _FEW + 1 or not run.all() or not bool((ended < 0).any()):
+        return None
+    step = np.diff(run)
+    typical = int(np.median(step))
+    if typical <= 0 or np.count_nonzero(np.abs(step - typical) > _SAME * typical + 512) > len(step) // 10:
+        return None
+    if int(requested[ended < 0].max()) < int(run[-1]):
+        return None
+    return len(run), typical, int(run[-1])

@@ -1,0 +1,307 @@
+"""Find what grows on one device: by the loops that the line marks show, else by the order of the allocations."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from gpumem_magic.analysis.leaks.evidence import Shape, Survivors, judge, regrown
+from gpumem_magic.analysis.leaks.loops import find_loops, iteration_starts, lines_in_scope
+from gpumem_magic.analysis.leaks.model import Growth, Leak, LeakLine
+from gpumem_magic.analysis.leaks.period import repetitions
+from gpumem_magic.analysis.leaks.words import leak_sentence, once_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from gpumem_magic.analysis.context import Placement
+    from gpumem_magic.analysis.leaks.loops import Loop
+    from gpumem_magic.analysis.leaks.model import LeakKind, Once
+    from gpumem_magic.analysis.model import DeviceAnalysis, Group
+    from gpumem_magic.recording.model import Cell, Marks
+    from gpumem_magic.trace.model import DeviceTrace
+
+__all__ = ["Scene", "find_growth"]
+
+# Loops are asked in the order of what survived in them; the rest of a big program has no news.
+_MOST_LOOPS = 12
+_MOST_ADDRESSES = 4096
+# What stayed once is worth a line from this share of what stayed at all, or this many bytes.
+_ONCE_SHARE, _ONCE_BYTES = 0.02, 1 << 20
+# Growth below all of these is noted, not told: 5 % of the cell's own peak, and 1 MiB an iteration.
+_TOLD_SHARE, _TOLD_BYTES = 0.05, 1 << 20
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a search needs of a recording.
+
+    Attributes
+    ----------
+    cell
+        The code that ran, or None for a file.
+    marks
+        Line marks, or None.
+    name
+        Names a line of code: (file, line, function) → its group.
+    """
+
+    cell: Cell | None
+    marks: Marks | None
+    name: Callable[[str, int, str], Group]
+
+    def loops(self) -> tuple[Loop, ...]:
+        """Return the loops of all cells whose code may have run, this cell's first."""
+        if self.cell is None or self.marks is None:
+            return ()
+        seen = {name for place in self.marks.places for name, _, _ in place}
+        sources = dict.fromkeys(self.cell.filenames, self.cell.source)
+        sources |= {name: source for name, (_, source) in self.cell.others.items() if name not in sources}
+        return tuple(loop for name, source in sources.items() if name in seen for loop in find_loops(name, source))
+
+    def calls_a_loop(self, group: Group) -> bool:
+        """Tell whether a line calls a function of the notebook in which a loop stands, whose lines are not known."""
+        if self.cell is None or group.kind != "line" or self.marks is None or self.marks.has_functions:
+            return False
+        texts = [self.cell.source, *(source for _, source in self.cell.others.values())]
+        looping = {loop.scope for text in texts for loop in find_loops("", text)}
+        return any(name in looping for name in re.findall(r"(\w+)\s*\(", group.source or ""))
+
+
+class _Lives(NamedTuple):
+    """Columns of what was allocated in the recording, in order: index of its place (-1: unknown), times, sizes."""
+
+    place: NDArray[np.int64]
+    group: NDArray[np.int64]
+    began_us: NDArray[np.int64]
+    ended_us: NDArray[np.int64]
+    size: NDArray[np.int64]
+    requested: NDArray[np.int64]
+    address: NDArray[np.uint64]
+
+    @property
+    def stayed(self) -> NDArray[np.bool_]:
+        alive: NDArray[np.bool_] = self.ended_us < 0
+        return alive
+
+
+def _lives(trace: DeviceTrace, device: DeviceAnalysis, placement: Placement | None) -> _Lives:
+    timeline = device.timeline
+    new = (timeline.start >= 0) & (timeline.blocks > 0)
+    event = timeline.event[timeline.start[new]].astype(np.int64)
+    end = timeline.end[new]
+    times = np.maximum.accumulate(trace.events.time_us) if len(trace.events) else trace.events.time_us
+    ended = np.full(len(event), -1, np.int64)
+    ended[end >= 0] = times[timeline.event[end[end >= 0]]]
+    place = np.full(len(event), -1, np.int64) if placement is None else placement.place[event].astype(np.int64)
+    return _Lives(
+        place=np.maximum(place, -1),
+        group=timeline.group[new].astype(np.int64),
+        began_us=times[event],
+        ended_us=ended,
+        size=timeline.size[new],
+        requested=timeline.requested[new],
+        address=trace.events.addr[event],
+    )
+
+
+class _Found(NamedTuple):
+    """A judged line: its group, the judgement, which lifetimes are its survivors, and whether one is regrown."""
+
+    group: Group
+    judged: Survivors
+    kept: NDArray[np.int64]
+    again: bool = False
+
+
+class _Turns(NamedTuple):
+    """A loop: the line of its function at each place, and when each iteration began."""
+
+    loop: Loop
+    lines: NDArray[np.int64]
+    starts: NDArray[np.int64]
+
+
+class _Where(NamedTuple):
+    """What a verdict is about."""
+
+    device: str
+    loop: Group | None
+    iterations: int
+
+
+def find_growth(
+    trace: DeviceTrace, device: DeviceAnalysis, placement: Placement | None, scene: Scene, *, truncated: bool = False
+) -> Growth:
+    """Say what grew on one device, and what stayed for another reason.
+
+    Parameters
+    ----------
+    trace
+        Its events.
+    device
+        What they mean.
+    placement
+        Which line ran at each event, or None.
+    scene
+        The rest of the recording.
+    truncated
+        The beginning is missing: iterations before the first event are not counted.
+    """
+    lives = _lives(trace, device, placement)
+    stayed = lives.stayed
+    if not stayed.any():
+        return Growth(iterations=0)
+    leaks: list[Leak] = []
+    once: list[Once] = []
+    explained = np.zeros(len(stayed), bool)
+    most = 0
+    marks = scene.marks
+    if placement is not None and marks is not None:
+        for turns in _ranked(scene.loops(), placement, lives):
+            loop = turns.loop
+            starts = iteration_starts(marks, loop, turns.lines)
+            if truncated and len(lives.began_us):
+                starts = starts[starts >= lives.began_us[0]]
+            members = np.flatnonzero(loop.holds(turns.lines[lives.place]) & ~explained)
+            most = max(most, len(starts))
+            found = _in_loop(turns._replace(starts=starts), members, lives, scene)
+            where = _Where(device.key, scene.name(loop.file, loop.header, loop.scope), len(starts))
+            leaks += _leaks(where, found, lives)
+            explained[np.concatenate([item.kept for item in found] or [np.zeros(0, np.int64)])] = True
+            once += _once(device, found, lives)
+    if not most:
+        known, least = _without_loops(device, lives, np.flatnonzero(~explained), scene)
+        most = least
+        leaks += known
+    told = [leak for leak in leaks if _is_told(leak, device)]
+    small = [leak for leak in leaks if not _is_told(leak, device)]
+    return Growth(_ordered(told), _ordered(small), tuple(once), most)
+
+
+def _ordered(leaks: Sequence[Leak]) -> tuple[Leak, ...]:
+    return tuple(sorted(leaks, key=lambda leak: -leak.bytes))
+
+
+def _is_told(leak: Leak, device: DeviceAnalysis) -> bool:
+    own = (device.headline.allocated_peak or 0) - (device.headline.allocated_before or 0)
+    return leak.bytes >= _TOLD_SHARE * max(own, 1) or leak.bytes_per_iteration >= _TOLD_BYTES
+
+
+def _ranked(loops: Sequence[Loop], placement: Placement, lives: _Lives) -> list[_Turns]:
+    """Return the loops in which something stayed, inner ones before the loops around them, most bytes first."""
+    scopes: dict[tuple[str, str], NDArray[np.int64]] = {}
+    stayed = lives.stayed
+    place, size = lives.place[stayed], lives.size[stayed]
+    ranked = []
+    for loop in loops:
+        key = (loop.file, loop.scope)
+        if key not in scopes:
+            scopes[key] = lines_in_scope(placement.places, *key)
+        kept = int(size[loop.holds(scopes[key][place])].sum())
+        if kept:
+            ranked.append((kept, loop, scopes[key]))
+    ranked.sort(key=lambda item: -item[0])
+    del ranked[_MOST_LOOPS:]
+    # An outer loop's header comes first and its end last: the shortest are the innermost.
+    ranked.sort(key=lambda item: item[1].last - item[1].header)
+    return [_Turns(loop, lines, np.zeros(0, np.int64)) for _, loop, lines in ranked]
+
+
+def _in_loop(turns: _Turns, members: NDArray[np.int64], lives: _Lives, scene: Scene) -> list[_Found]:
+    """Judge each line of a loop."""
+    loop, lines, starts = turns
+    if len(starts) < 2 or not len(members):
+        return []
+    line = lines[lives.place[members]]
+    iteration = np.searchsorted(starts, lives.began_us[members], "right") - 1
+    ended = np.where(
+        lives.ended_us[members] < 0, -1, np.maximum(np.searchsorted(starts, lives.ended_us[members], "right") - 1, 0)
+    )
+    counted = iteration >= 0
+    found = []
+    for number in np.unique(line[counted & (ended < 0)]).tolist():
+        own = counted & (line == number)
+        which = members[own]
+        judged = judge(iteration[own], ended[own], lives.size[which], len(starts))
+        kept = which[ended[own] < 0]
+        group = scene.name(loop.file, number, loop.scope)
+        again = False
+        if judged.shape in {Shape.NOTHING, Shape.ONCE}:
+            larger = regrown(iteration[own], ended[own], lives.requested[which], len(starts))
+            if larger is not None:
+                judged = Survivors(Shape.GROWTH, larger[0], larger[1])
+                again, kept = True, kept[np.argsort(-lives.size[kept], kind="stable")[:1]]
+        if judged.shape is Shape.GROWTH or judged.once:
+            found.append(_Found(group, judged, kept, again))
+    return found
+
+
+def _leaks(where: _Where, found: Sequence[_Found], lives: _Lives) -> list[Leak]:
+    """Put the growing lines of a loop together: those that left something in (nearly) as many iterations are one."""
+    growing = [item for item in found if item.judged.shape is Shape.GROWTH]
+    leaks = [_leak("regrown", where, [item], lives) for item in growing if item.again]
+    rest = sorted((item for item in growing if not item.again), key=lambda item: -int(lives.size[item.kept].sum()))
+    while rest:
+        grown = rest[0].judged.grown
+        alike = [abs(item.judged.grown - grown) <= max(1, grown // 10) for item in rest]
+        leaks.append(_leak("kept", where, [item for item, same in zip(rest, alike, strict=True) if same], lives))
+        rest = [item for item, same in zip(rest, alike, strict=True) if not same]
+    return leaks
+
+
+def _leak(kind: LeakKind, where: _Where, found: Sequence[_Found], lives: _Lives) -> Leak:
+    """Write the verdict on lines that grow together, the largest first."""
+    rows = tuple(
+        LeakLine(item.group, item.judged.typical, int(lives.size[item.kept].sum()), len(item.kept)) for item in found
+    )
+    kept = np.concatenate([item.kept for item in found])
+    kept = kept[np.argsort(-lives.size[kept], kind="stable")[:_MOST_ADDRESSES]]
+    leak = Leak(
+        kind=kind,
+        device=where.device,
+        loop=where.loop,
+        iterations=where.iterations,
+        grown=found[0].judged.grown,
+        bytes_per_iteration=sum(row.bytes_per_iteration for row in rows),
+        bytes=sum(row.bytes for row in rows),
+        lines=rows,
+        addresses=lives.address[kept],
+    )
+    return leak_sentence(leak)
+
+
+def _once(device: DeviceAnalysis, found: Sequence[_Found], lives: _Lives) -> list[Once]:
+    total = int(lives.size[lives.stayed].sum())
+    least = min(_ONCE_BYTES, _ONCE_SHARE * total)
+    gradients = sum(item.judged.once for item in found if ".backward(" in (item.group.source or ""))
+    return [
+        once_of(device.key, item.group, item.judged.once, gradients)
+        for item in found
+        if item.judged.once > 0 and item.judged.once >= least
+    ]
+
+
+def _without_loops(
+    device: DeviceAnalysis, lives: _Lives, members: NDArray[np.int64], scene: Scene
+) -> tuple[list[Leak], int]:
+    """Look for repetition in the order of the allocations alone, owner by owner."""
+    leaks: list[Leak] = []
+    most = 0
+    for number in np.unique(lives.group[members][lives.stayed[members]]).tolist():
+        which = members[lives.group[members] == number]
+        group = device.groups[number]
+        found = repetitions(lives.requested[which], lives.stayed[which], is_loop=scene.calls_a_loop(group))
+        if found is None:
+            continue
+        most = max(most, found.periods)
+        kept = which[found.first :][lives.stayed[which[found.first :]]]
+        each = int(lives.size[kept].sum()) // found.periods
+        item = _Found(group, Survivors(Shape.GROWTH, found.periods, each), kept)
+        leaks.append(_leak("kept", _Where(device.key, None, found.periods), [item], lives))
+    return leaks, most

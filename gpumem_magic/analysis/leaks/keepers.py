@@ -1,0 +1,191 @@
+"""What keeps a leak alive, from a scan for holders: names for the verdict, and growth that is meant told apart."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpumem_magic.analysis.groups import PlaceNamer
+from gpumem_magic.analysis.leaks.find import Scene
+from gpumem_magic.analysis.leaks.loops import parse_cell
+from gpumem_magic.analysis.leaks.model import Keeper
+from gpumem_magic.analysis.leaks.words import headline, leak_sentence, once_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from gpumem_magic.analysis.leaks.model import Growth, Leak
+    from gpumem_magic.analysis.model import Analysis, Group
+    from gpumem_magic.holders.model import HolderScan, Storage
+
+__all__ = ["name_keepers", "with_keepers"]
+
+# What grows because a loop builds a model or an optimizer's state is wanted.
+_MEANT = {"PARAMETER": "parameters", "BUFFER": "buffers", "OPTIMIZER": "optimizer state"}
+_MEANT_SHARE = 0.9
+_MOST_KEEPERS = 5
+# Methods by which containers take things in.
+_TAKES_IN = frozenset({"append", "extend", "insert", "add", "update", "setdefault", "appendleft", "put"})
+
+
+def with_keepers(analysis: Analysis, scan: HolderScan) -> Analysis:
+    """Return an analysis whose verdicts name what keeps them, as a scan found that was made after it."""
+    namer = PlaceNamer(analysis.cell)
+    scene = Scene(analysis.cell, None, lambda *place: namer.line(*place)[1])
+    old = headline(analysis.leaks)
+    devices = tuple(
+        device if device.growth is None else replace(device, growth=name_keepers(device.growth, scan, scene))
+        for device in analysis.devices
+    )
+    named = replace(analysis, devices=devices)
+    if old and analysis.sentence.startswith(old):
+        named = replace(named, sentence=headline(named.leaks) + analysis.sentence.removeprefix(old))
+    return named
+
+
+def name_keepers(growth: Growth, scan: HolderScan, scene: Scene) -> Growth:
+    """Return the same growth with what keeps it.
+
+    A verdict whose memory belongs to parameters, buffers or optimizer state becomes a remark: a loop that builds a
+    model leaks nothing.
+
+    Parameters
+    ----------
+    growth
+        What grew on one device.
+    scan
+        Who holds what, looked up after the code.
+    scene
+        The recording, whose lines say what puts things where.
+    """
+    storages = {(storage.device, storage.address): storage for storage in scan.storages}
+    nodes = _graph_nodes(scan)
+    leaks: list[Leak] = []
+    small: list[Leak] = []
+    for found, told in ((growth.leaks, True), (growth.small, False)):
+        for leak in found:
+            held = [storages[key] for address in leak.addresses.tolist() if (key := (leak.device, address)) in storages]
+            named = replace(leak, keepers=_keepers(held, nodes, leak, scene))
+            meant = _meant(held, leak)
+            if meant is not None:
+                text = f"{leak_sentence(named).sentence}: {meant}, made in a loop"
+                small.append(replace(named, sentence=text))
+                continue
+            # A graph that grows is never meant, however few bytes are left of it.
+            keeps_graphs = any(keeper.graph_nodes > leak.grown for keeper in named.keepers)
+            (leaks if told or keeps_graphs else small).append(leak_sentence(named))
+    parameters: dict[str, int] = defaultdict(int)
+    for storage in scan.storages:
+        if storage.category.name == "PARAMETER":
+            parameters[storage.device] += storage.size
+    once = tuple(
+        once_of(item.device, item.line, item.bytes, parameters[item.device], "the parameters")
+        if parameters[item.device]
+        else item
+        for item in growth.once
+    )
+    return replace(growth, leaks=tuple(leaks), small=tuple(small), once=once)
+
+
+def _graph_nodes(scan: HolderScan) -> Mapping[str, int]:
+    """Return root → autograd nodes that it keeps."""
+    nodes: dict[str, int] = defaultdict(int)
+    for path, count in scan.graphs:
+        nodes[_root(path)] += count
+    return nodes
+
+
+def _root(path: str) -> str:
+    for position, sign in enumerate(path):
+        if sign in ".[ ":
+            return path[:position]
+    return path
+
+
+def _meant(held: Iterable[Storage], leak: Leak) -> str | None:
+    sizes: dict[str, int] = defaultdict(int)
+    for storage in held:
+        sizes[storage.category.name] += storage.size
+    best = max(sizes, key=lambda name: sizes[name], default="")
+    meant = sum(size for name, size in sizes.items() if name in _MEANT)
+    shown = min(sum(sizes.values()), leak.bytes)
+    return _MEANT[best] if best in _MEANT and shown and meant >= _MEANT_SHARE * shown else None
+
+
+def _keepers(held: Iterable[Storage], nodes: Mapping[str, int], leak: Leak, scene: Scene) -> tuple[Keeper, ...]:
+    sizes: dict[tuple[str, str], int] = defaultdict(int)
+    paths: dict[tuple[str, str], str] = {}
+    for storage in held:
+        holder = storage.holders[0]
+        if holder.kind.name == "UNKNOWN":
+            continue
+        # One frame's variables are one keeper; so are all results of the output history.
+        key = (holder.kind.value, _root(holder.root) if holder.kind.name in {"VARIABLE", "GRAPH"} else holder.root)
+        sizes[key] += storage.size
+        paths.setdefault(key, holder.path)
+    merged = _merged(sizes)
+    lines = _storing_lines(scene, leak)
+    found = [
+        Keeper(
+            path=paths[kind, root],
+            root=root,
+            kind=kind,
+            bytes=size,
+            graph_nodes=nodes.get(root, 0),
+            line=lines.get(root),
+        )
+        for (kind, root), size in merged.items()
+    ]
+    return tuple(sorted(found, key=lambda keeper: -keeper.bytes)[:_MOST_KEEPERS])
+
+
+def _merged(sizes: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
+    """Put what a name keeps directly and what the graph behind it keeps together, under the larger of the two."""
+    by_root: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for key in sizes:
+        by_root[key[1]].append(key)
+    return {max(keys, key=lambda key: sizes[key]): sum(sizes[key] for key in keys) for keys in by_root.values()}
+
+
+def _storing_lines(scene: Scene, leak: Leak) -> dict[str, Group]:
+    """Return name → the first line of the leak's loop that puts something into that container."""
+    loop = leak.loop
+    if scene.cell is None or loop is None or loop.file is None or loop.line is None:
+        return {}
+    source = scene.cell.source
+    if loop.file not in scene.cell.filenames:
+        source = scene.cell.others.get(loop.file, (None, ""))[1]
+    tree = parse_cell(source)
+    found: dict[str, Group] = {}
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, (ast.For, ast.AsyncFor, ast.While)) and node.lineno == loop.line:
+            for statement in node.body:
+                for name, line in _stores(statement):
+                    found.setdefault(name, scene.name(loop.file, line, loop.function or "<module>"))
+    return found
+
+
+def _stores(statement: ast.stmt) -> Iterator[tuple[str, int]]:
+    """Yield (container's name, line) of what adds to something: calls that take in, ``x[k] = …``, ``x += …``."""
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _TAKES_IN:
+            yield from _named(node.func.value, node.lineno)
+        elif isinstance(node, ast.AugAssign):
+            yield from _named(node.target, node.lineno)
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, (ast.Subscript, ast.Attribute)):
+                    yield from _named(target, node.lineno)
+                elif isinstance(target, ast.Name) and any(
+                    isinstance(part, ast.Name) and part.id == target.id for part in ast.walk(node.value)
+                ):
+                    yield target.id, node.lineno
+
+
+def _named(node: ast.expr, line: int) -> Iterator[tuple[str, int]]:
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    if isinstance(node, ast.Name):
+        yield node.id, line

@@ -1,0 +1,125 @@
+"""The loops of a notebook's cells, and when each of their iterations began, by the line marks.
+
+Two kinds of marks exist. ``sys.monitoring`` notes a loop's header before each iteration; marks that were written into
+the cell's syntax tree note it only where the header does something. So an iteration begins where the header is left for
+the body, and, in a loop whose header is seen once, where the body's first line comes again.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from gpumem_magic.recording.model import Marks
+
+__all__ = ["Loop", "find_loops", "iteration_starts", "lines_in_scope", "parse_cell"]
+
+_MOST_BLANKED = 50
+
+
+class Loop(NamedTuple):
+    """A loop statement: lines of its header, of its body's first statement, and of its end, all included."""
+
+    file: str
+    scope: str
+    header: int
+    first: int
+    first_end: int
+    last: int
+
+    def holds(self, line: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Tell which lines belong to header or body."""
+        inside: NDArray[np.bool_] = (line >= self.header) & (line <= self.last)
+        return inside
+
+
+def parse_cell(source: str) -> ast.Module | None:
+    """Parse a cell's text as typed, its magics' lines left out and line numbers kept; None when it is no Python."""
+    lines = source.splitlines()
+    for number, line in enumerate(lines):
+        text = line.lstrip()
+        if text.startswith(("%", "!", "?")):
+            lines[number] = line[: len(line) - len(text)] + "pass"
+    for _ in range(_MOST_BLANKED):
+        try:
+            flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+            tree = compile("\n".join(lines), "<cell>", "exec", flags, dont_inherit=True)
+        except SyntaxError as error:
+            # ``files = !ls`` and ``help?`` are lines of IPython's own.
+            number = (error.lineno or 0) - 1
+            if not 0 <= number < len(lines) or not any(sign in lines[number] for sign in "!%?"):
+                return None
+            text = lines[number].lstrip()
+            lines[number] = lines[number][: len(lines[number]) - len(text)] + "pass"
+        except (ValueError, RecursionError, MemoryError):
+            return None
+        else:
+            return tree if isinstance(tree, ast.Module) else None
+    return None
+
+
+def find_loops(file: str, source: str) -> tuple[Loop, ...]:
+    """Return the loop statements of a cell in the order of their headers. Loops on one line are left out."""
+    tree = parse_cell(source)
+    return () if tree is None else tuple(sorted(_loops(file, tree, "<module>"), key=lambda loop: loop.header))
+
+
+def _loops(file: str, node: ast.AST, scope: str) -> Iterator[Loop]:
+    for child in ast.iter_child_nodes(node):
+        inner = child.name if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) else scope
+        if isinstance(child, (ast.For, ast.AsyncFor, ast.While)):
+            first, end = child.body[0], child.body[-1].end_lineno
+            if first.lineno > child.lineno and end is not None:
+                yield Loop(file, scope, child.lineno, first.lineno, first.end_lineno or first.lineno, end)
+        yield from _loops(file, child, inner)
+
+
+def lines_in_scope(places: Sequence[tuple[tuple[str, int, str], ...]], file: str, scope: str) -> NDArray[np.int64]:
+    """Return, per place, the line of the innermost frame of one function; 0 where it was not running."""
+    lines = np.zeros(len(places) + 1, np.int64)  # one more: place -1 is nowhere
+    for index, place in enumerate(places):
+        lines[index] = next((line for name, line, function in place if name == file and function == scope), 0)
+    return lines
+
+
+def iteration_starts(marks: Marks, loop: Loop, lines: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return when each iteration began, Unix microseconds, in order.
+
+    Parameters
+    ----------
+    marks
+        Line marks.
+    loop
+        A loop.
+    lines
+        What `lines_in_scope` returns for it.
+    """
+    now = lines[marks.place]
+    threads, counts = np.unique(marks.thread[now > 0], return_counts=True)
+    if not len(threads):
+        return np.zeros(0, np.int64)
+    own = marks.thread == threads[int(np.argmax(counts))]
+    now, time_us = now[own], marks.time_us[own]
+    before = np.concatenate([[0], now[:-1]])
+    in_header = (now >= loop.header) & (now < loop.first)
+    in_body = (now >= loop.first) & (now <= loop.last)
+    from_header = in_body & (before >= loop.header) & (before < loop.first)
+    if int(from_header.sum()) >= 2:
+        # The header fetches the batch, which belongs to the iteration that gets it.
+        entered = np.flatnonzero(in_header & ~((before >= loop.header) & (before < loop.first)))
+        at = entered[np.searchsorted(entered, np.flatnonzero(from_header), "right") - 1]
+        starts: NDArray[np.int64] = time_us[at]
+        return starts
+    again = (now == loop.first) & ~((before > loop.first) & (before <= loop.first_end))
+    if marks.has_functions:
+        # There a line is noted again when a function that it called returns.
+        again &= before != loop.first
+    first_line: NDArray[np.int64] = time_us[again]
+    return first_line
