@@ -224,6 +224,11 @@ class MemoryRecord:
         )
         return first + 1 + int(released[-1]) if len(released) else first
 
+    def addresses(self, timeline: Timeline) -> NDArray[np.uint64]:
+        """Return the address of each lifetime of the timeline of the same device; 0 where it has none."""
+        own = self.lifetimes.address[_in_timeline(self.lifetimes)]
+        return np.concatenate([np.zeros(timeline.lifetimes - len(own), np.uint64), own])
+
     def at(self, event: int) -> SegmentState:
         """Return all segments right after `event`; -1: before the first event."""
         stretches = self._stretches(event)
@@ -373,6 +378,14 @@ def _private(segment: object) -> bool:
     return getattr(segment, "pool_id", (0, 0)) != (0, 0)
 
 
+def _in_timeline(lives: Lifetimes) -> NDArray[np.intp]:
+    """Return which lifetimes a timeline has, in its order; it may have one more in front (`reconcile`)."""
+    counted = np.flatnonzero(
+        (lives.free_event != -2) & ((lives.free_event != lives.alloc_event) | (lives.free_event < 0))
+    )
+    return counted[np.argsort(lives.alloc_event[counted], kind="stable")]
+
+
 def memory_record(
     device: DeviceTrace, settings: Mapping[str, object], history: History, timeline: Timeline
 ) -> MemoryRecord | None:
@@ -397,11 +410,7 @@ def memory_record(
     if device.kind not in {"cuda", "xpu"} or not device.has_snapshot:
         return None
     lives = history.lifetimes
-    # The timeline leaves some lifetimes out, sorts by beginning, and may have one more in front (`reconcile`).
-    counted = np.flatnonzero(
-        (lives.free_event != -2) & ((lives.free_event != lives.alloc_event) | (lives.free_event < 0))
-    )
-    counted = counted[np.argsort(lives.alloc_event[counted], kind="stable")]
+    counted = _in_timeline(lives)
     extra = timeline.lifetimes - len(counted)
     group = np.full(len(lives), NOBODY, np.int32)
     group[counted] = timeline.group[extra:]
