@@ -241,7 +241,6 @@ def analyse_trace(trace: Trace, title: str = "snapshot") -> Analysis:
             all_devices=[(other.events, its_past) for other, its_past in replayed],
             settings=trace.settings,
             notes=notes,
-            purpose=Purpose(recording.roles, recording.calls, recording.marks),
         )
         devices.append(analyse_device(device, past, context))
     shown = _by_peak(devices)
