@@ -57,6 +57,8 @@ def _widget_class() -> type[Any]:
     import anywidget
     import traitlets
 
+    from gpumem_magic.report.questions import Questions
+
     if not _SCRIPT.is_file():
         raise GpumemError(f"the interactive view was not built ({_SCRIPT} is missing): reinstall gpumem-magic")
 
@@ -69,43 +71,24 @@ def _widget_class() -> type[Any]:
 
         def __init__(self, report: Report | Comparison) -> None:
             super().__init__(document=report.to_document(_DOCUMENT_BYTES))
-            self._report: Report | Comparison | None = report
+            self._questions = Questions(report)
             self.on_msg(self._answer)
 
         def _answer(self, _widget: object, content: object, _buffers: object) -> None:
             """Answer a question of the view. May run beside the user's cell: reads the finished report only."""
-            if not isinstance(content, dict) or content.get("kind") != "detail":
-                return
-            reply: dict[str, object] = {"kind": "detail", "id": content.get("id"), "error": None}
-            report = self._report
-            if report is None:
-                self.send({**reply, "error": "this report no longer answers: run its cell again"})
-                return
-            try:
-                device, start, end = (int(content[name]) for name in ("device", "startUs", "endUs"))
-            except (KeyError, TypeError, ValueError, OverflowError) as error:
-                self.send({**reply, "error": f"not a question that can be answered: {error}"})
-                return
-            if not 0 <= device < len(report.devices) or end < start:
-                self.send({**reply, "error": "no such device or stretch"})
-                return
-            try:
-                detail = report.detail(device, start, end)
-            except GpumemError as error:
-                self.send({**reply, "error": str(error)})
-                return
-            self.send(reply, [detail])
+            self._questions.answer(content, self.send)
 
         def retire(self) -> None:
             """Let the report go; the view keeps what it was sent."""
-            self._report = None
+            self._questions.close()
             self.can_detail = False
 
         def _repr_mimebundle_(self, **_options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             data: dict[str, Any] = {}
             metadata: dict[str, Any] = {}
-            if self._report is not None:
-                data, metadata = self._report.static_bundle()
+            report = self._questions.report
+            if report is not None:
+                data, metadata = report.static_bundle()
             data[_VIEW] = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
             data[_REPORT] = {"version": 1}
             return data, metadata

@@ -8,7 +8,7 @@ allocated bytes goes with them, so that totals stay exact.
 from __future__ import annotations
 
 import importlib.metadata
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -17,21 +17,30 @@ import numpy as np
 from gpumem_magic.analysis.curves import bin_edges, envelope, group_values
 from gpumem_magic.report.columns import Interner, kept_columns, timeline_arrays
 from gpumem_magic.report.container import encode
+from gpumem_magic.report.purposes import category_columns, purposes_header, rest_by_category
+from gpumem_magic.report.segments import keyframes
+from gpumem_magic.report.whatif import why_not
+from gpumem_magic.report.whatif_words import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import NDArray
 
     from gpumem_magic.analysis.model import Analysis, DeviceAnalysis, Lane, Row, Timeline
+    from gpumem_magic.report.segments import Maps
+    from gpumem_magic.report.whatif import Answer
 
-__all__ = ["detail_document", "view_document"]
+__all__ = ["Extras", "detail_document", "view_document"]
 
 # A complete document takes 7 to 11 bytes a lifetime after gzip on the recordings; below 4 it cannot be.
 _LEAST_BYTES_PER_LIFETIME = 4
 _BINS = 1024
 # More points than any screen has columns; the envelope of a longer lane is kept.
 _LANE_POINTS = 8192
+# Most bytes that the moments of the segment map may take in a file, and their share of its limit.
+_MAP_BYTES = 60_000
+_MAP_SHARE = 6
 
 
 def _rest_arrays(
@@ -50,6 +59,9 @@ def _rest_arrays(
         prefix + "total.min": low.astype(np.float64),
         prefix + "total.max": high.astype(np.float64),
     }
+    if device.categories is not None:
+        own = rest_by_category(timeline, device.categories, edges, rest)
+        arrays.update({prefix + name: column for name, column in own.items()})
     summary: dict[str, object] = {
         "bins": len(edges) - 1,
         "lifetimes": int(np.count_nonzero(rest)),
@@ -125,6 +137,7 @@ def _device_header(device: DeviceAnalysis, lanes: list[Lane], timeline: dict[str
         "regions": [{"name": r.name, "startUs": r.start_us, "endUs": r.end_us} for r in device.regions],
         "lanes": [{"name": lane.name, "shape": lane.shape} for lane in lanes],
         "timeline": timeline,
+        **purposes_header(device),
     }
 
 
@@ -140,13 +153,44 @@ def _discloses(analysis: Analysis, interner: Interner) -> str:
     )
 
 
-def _write(analysis: Analysis, keeps: list[NDArray[np.bool_] | None], bins: int) -> bytes:
+@dataclass(frozen=True)
+class Extras:
+    """What a file carries because no kernel will answer: maps of segments, and what other settings would have done.
+
+    Both are by the device's key.
+    """
+
+    maps: Mapping[str, Maps] = field(default_factory=dict)
+    answers: Mapping[str, Answer] = field(default_factory=dict)
+
+    @classmethod
+    def for_file(cls, analysis: Analysis, answers: Mapping[str, Answer], limit: int) -> Extras:
+        """Choose the moments of a file whose document may take `limit` bytes."""
+        share = min(_MAP_BYTES, limit // _MAP_SHARE) // max(len(analysis.devices), 1)
+        found = ((device.key, keyframes(device, share)) for device in analysis.devices)
+        return cls({key: maps for key, maps in found if maps is not None}, answers)
+
+
+def _tools(analysis: Analysis, device: DeviceAnalysis, extras: Extras) -> dict[str, object]:
+    """Write what the tabs for segments and settings need to know."""
+    maps, answer = extras.maps.get(device.key), extras.answers.get(device.key)
+    return {
+        "mapped": device.memory is not None,
+        "segments": None if maps is None else {"moments": maps.moments},
+        "notReplayed": why_not(analysis, device),
+        "whatIf": None if answer is None else plain(answer),
+    }
+
+
+def _write(analysis: Analysis, keeps: list[NDArray[np.bool_] | None], bins: int, extras: Extras) -> bytes:
     interner = Interner(analysis.stacks)
     arrays: dict[str, NDArray[np.generic]] = {}
     devices: list[dict[str, object]] = []
     for index, (device, keep) in enumerate(zip(analysis.devices, keeps, strict=True)):
         prefix = f"d{index}."
-        columns = kept_columns(device.timeline, keep)
+        categories = device.categories
+        purposes = None if categories is None else category_columns(categories)
+        columns = kept_columns(device.timeline, keep, purposes)
         own, shape = timeline_arrays(columns, device.start_us, interner, prefix)
         arrays.update(own)
         shape["streams"] = list(device.timeline.streams)
@@ -163,7 +207,10 @@ def _write(analysis: Analysis, keeps: list[NDArray[np.bool_] | None], bins: int)
         for number, lane in enumerate(lanes):
             arrays[f"{prefix}lane{number}.t"] = (lane.time_us - device.start_us).astype(np.float64)
             arrays[f"{prefix}lane{number}.v"] = lane.value.astype(np.float64)
-        devices.append(_device_header(device, lanes, shape))
+        maps = extras.maps.get(device.key)
+        if maps is not None:
+            arrays.update({prefix + name: column for name, column in maps.arrays.items()})
+        devices.append({**_device_header(device, lanes, shape), **_tools(analysis, device, extras)})
     cell = analysis.cell
     header: dict[str, object] = {
         "package": _package_version(),
@@ -207,7 +254,10 @@ def _largest(timeline: Timeline, end_us: int, count: int) -> NDArray[np.bool_]:
     return keep
 
 
-def view_document(analysis: Analysis, limit: int | None = None) -> bytes:
+_NO_EXTRAS = Extras()
+
+
+def view_document(analysis: Analysis, limit: int | None = None, extras: Extras = _NO_EXTRAS) -> bytes:
     """Write the view document of an analysis.
 
     Parameters
@@ -216,6 +266,8 @@ def view_document(analysis: Analysis, limit: int | None = None) -> bytes:
         What to show.
     limit
         Most bytes that the container may take; None: everything is written singly.
+    extras
+        What no kernel will answer later.
 
     Returns
     -------
@@ -225,7 +277,7 @@ def view_document(analysis: Analysis, limit: int | None = None) -> bytes:
     total = sum(device.timeline.lifetimes for device in analysis.devices)
     everything: list[NDArray[np.bool_] | None] = [None] * len(analysis.devices)
     if limit is None or total * _LEAST_BYTES_PER_LIFETIME <= limit:
-        data = _write(analysis, everything, _BINS)
+        data = _write(analysis, everything, _BINS, extras)
         if limit is None or len(data) <= limit or not total:
             return data
     # The first try spends two thirds of the limit on lifetimes at 8 bytes each, the rest on bins and the header.
@@ -236,7 +288,7 @@ def view_document(analysis: Analysis, limit: int | None = None) -> bytes:
             share = count * device.timeline.lifetimes // total
             whole = share >= device.timeline.lifetimes
             keeps.append(None if whole else _largest(device.timeline, device.end_us, share))
-        data = _write(analysis, keeps, bins)
+        data = _write(analysis, keeps, bins, extras)
         if len(data) <= limit or (count <= 1 and bins <= 16):
             return data
         count, bins = count // 2, max(bins // 2, 16)
@@ -274,7 +326,8 @@ def detail_document(analysis: Analysis, device: int, start_us: int, end_us: int,
         **{name: getattr(timeline, name)[here] for name in ("size", "requested", "group", "stack", "stream", "blocks")},
     )
     lanes = tuple(_cut_lane(lane, start_us, end_us) for lane in whole.lanes)
-    cut = replace(whole, start_us=start_us, end_us=end_us, timeline=part, lanes=lanes)
+    categories = None if whole.categories is None else whole.categories.of(here)
+    cut = replace(whole, start_us=start_us, end_us=end_us, timeline=part, lanes=lanes, categories=categories)
     return view_document(replace(analysis, devices=(cut,)), limit)
 
 

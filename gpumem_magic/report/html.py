@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpumem_magic.report.container import decode
-from gpumem_magic.report.document import view_document
+from gpumem_magic.report.document import Extras, view_document
 from gpumem_magic.report.fallback import escape, image_tag, notes_html, tables_html
+from gpumem_magic.report.whatif_words import table_html
 from gpumem_magic.report.wording import numbers
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gpumem_magic.analysis.model import Analysis
+    from gpumem_magic.report.whatif import Answer
 
 __all__ = ["MARKER", "document_limit", "html_page", "report_html"]
 
@@ -82,7 +86,9 @@ def _fallback(analysis: Analysis, png: bytes | None, width: int) -> str:
     return "".join(parts)
 
 
-def report_html(analysis: Analysis, png: bytes | None, width: int) -> bytes:
+def report_html(
+    analysis: Analysis, png: bytes | None, width: int, answers: Mapping[str, Answer] | None = None
+) -> bytes:
     """Write the standalone report.
 
     Parameters
@@ -93,6 +99,8 @@ def report_html(analysis: Analysis, png: bytes | None, width: int) -> bytes:
         The static picture, or None when there is nothing to draw.
     width
         The picture's width in CSS pixels.
+    answers
+        What other settings would have done, by the device's key.
 
     Returns
     -------
@@ -101,7 +109,10 @@ def report_html(analysis: Analysis, png: bytes | None, width: int) -> bytes:
         static report alone, and says so.
     """
     limit = document_limit(sum(device.events for device in analysis.devices), len(png or b"") * 4 // 3)
-    return html_page(analysis.title, view_document(analysis, limit), _fallback(analysis, png, width))
+    found = answers or {}
+    document = view_document(analysis, limit, Extras.for_file(analysis, found, limit))
+    tables = "".join(table_html(answer) for answer in found.values())
+    return html_page(analysis.title, document, _fallback(analysis, png, width) + tables)
 
 
 def document_limit(events: int, static: int) -> int:

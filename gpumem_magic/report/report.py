@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic.analysis.anonymous import without_source
 from gpumem_magic.report.document import detail_document, view_document
 from gpumem_magic.report.files import default_name, write_report
+from gpumem_magic.report.segments import moment_document
 from gpumem_magic.report.text import report_text
+from gpumem_magic.report.whatif import bare, explore
 from gpumem_magic.report.wording import WIDTH
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
 
     from gpumem_magic.analysis.leaks import Leak
     from gpumem_magic.analysis.model import Analysis, DeviceAnalysis
     from gpumem_magic.recording.model import Note
+    from gpumem_magic.report.whatif import Answer
 
 __all__ = ["Report"]
 
@@ -49,10 +52,13 @@ class Report:
         Everything that is known, as documented dataclasses.
     top
         Rows of the table in text form.
+    answers
+        What other allocator settings would have done, by the device's key; empty until `explored`.
     """
 
     analysis: Analysis
     top: int = field(default=5)
+    answers: Mapping[str, Answer] = field(default_factory=dict, repr=False)
 
     @property
     def sentence(self) -> str:
@@ -142,7 +148,7 @@ class Report:
         """Return the standalone report as UTF-8 HTML."""
         from gpumem_magic.report.html import report_html
 
-        return report_html(self.analysis, self.to_png(), WIDTH)
+        return report_html(self.analysis, self.to_png(), WIDTH, self.answers)
 
     def save(self, path: str | os.PathLike[str] = ".") -> Path:
         """Write the standalone HTML report.
@@ -166,7 +172,39 @@ class Report:
 
     def without_source(self) -> Report:
         """Return a copy to share: no source lines, no folders, no label, no error message."""
-        return Report(without_source(self.analysis), self.top)
+        answers = {key: bare(answer) for key, answer in self.answers.items()}
+        return Report(without_source(self.analysis), self.top, answers)
+
+    def explored(
+        self,
+        confs: Iterable[str] | None = None,
+        *,
+        cap: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Report:
+        """Return a copy that knows what other allocator settings would have done.
+
+        Parameters
+        ----------
+        confs
+            Settings to try, as in ``PYTORCH_CUDA_ALLOC_CONF``; None: the usual ones.
+        cap
+            Most bytes that may be reserved; None: the limit that the recorded process had, if it is known.
+        progress
+            Called with the number of settings done, and of all, device by device.
+
+        Raises
+        ------
+        SnapshotError
+            No device has events of torch's caching allocator, so there is nothing to replay.
+        BadUsageError
+            A setting is wrong.
+        """
+        return replace(self, answers=explore(self.analysis, confs, cap, progress))
+
+    def segments(self, device: int, time_us: int) -> bytes | None:
+        """Return the map of one device's segments at a time, for a view; None without a caching allocator."""
+        return moment_document(self.devices[device], time_us)
 
     def detail(self, device: int, start_us: int, end_us: int) -> bytes:
         """Return the view document of a stretch of one device, for a view that zooms in."""

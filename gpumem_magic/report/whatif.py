@@ -6,6 +6,7 @@ ask here, and `whatif_words` puts the answer into words.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -35,6 +36,8 @@ __all__ = [
     "Question",
     "Row",
     "answer_of",
+    "bare",
+    "explore",
     "facts_of",
     "natural_cap",
     "question_for",
@@ -57,6 +60,9 @@ SUGGESTED = (
 # A setting that gives back less than this share of what was reserved is no reason to change anything.
 _WORTH = 0.02
 _WORTH_BYTES = 20 << 20
+
+# Folders in front of a file's name.
+_BARE = re.compile(r"^.*[/\\\\]")
 
 _NO_FRACTION = "not replayed: torch collects only under a memory fraction (set_per_process_memory_fraction)"
 _NO_LIMIT = "not replayed: torch collects only under a memory limit"
@@ -449,6 +455,35 @@ def answer_of(
     if facts is None:
         raise BadUsageError("the facts were not asked for")
     return Answer(facts, question.cap, tuple(rows))
+
+
+def explore(
+    analysis: Analysis,
+    confs: Iterable[str] | None = None,
+    cap: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Answer]:
+    """Answer for every device that can be replayed; see `Report.explored`."""
+    reason = why_not(analysis)
+    if reason is not None:
+        raise SnapshotError(reason)
+    chosen = None if confs is None else tuple(confs)
+    answers = {}
+    for device in analysis.devices:
+        if why_not(analysis, device) is None:
+            limit = natural_cap(device) if cap is None else Cap(cap, "as asked for")
+            question = question_for(analysis, device, chosen, limit)
+            answers[device.key] = answer_of(question, device, progress)
+    return answers
+
+
+def bare(answer: Answer) -> Answer:
+    """Strip source lines and folders, for a report to share."""
+    rows = (
+        row if row.dies_at is None else replace(row, dies_at=_BARE.sub("", row.dies_at.split(" `", 1)[0]))
+        for row in answer.rows
+    )
+    return replace(answer, rows=tuple(rows))
 
 
 def with_line(row: Row, device: DeviceAnalysis) -> Row:

@@ -1,0 +1,103 @@
+"""What a live view asks of a finished report, and the answers. Reads only; safe to call beside the user's cell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpumem_magic._errors import BadUsageError, GpumemError
+from gpumem_magic.report.report import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gpumem_magic.report.comparison import Comparison
+    from gpumem_magic.report.whatif_desk import Desk
+
+__all__ = ["Questions"]
+
+_KINDS = ("detail", "segments", "whatif")
+_GONE = "this report no longer answers: run its cell again"
+
+
+class Questions:
+    """Answers the questions of one view.
+
+    Parameters
+    ----------
+    report
+        What is shown.
+    """
+
+    def __init__(self, report: Report | Comparison) -> None:
+        self._report: Report | Comparison | None = report
+        self._desk: Desk | None = None
+
+    @property
+    def report(self) -> Report | Comparison | None:
+        """What is shown; None once it was let go."""
+        return self._report
+
+    def close(self) -> None:
+        """Let the report go: further questions are told so."""
+        self._report = None
+        desk, self._desk = self._desk, None
+        if desk is not None:
+            desk.stop()
+
+    def answer(self, content: object, send: Callable[[dict[str, Any], list[bytes] | None], None]) -> None:
+        """Answer a message; foreign ones are left alone.
+
+        Parameters
+        ----------
+        content
+            ``{"kind": "detail", "id", "device", "startUs", "endUs"}``: single allocations of a stretch.
+            ``{"kind": "segments", "id", "device", "timeUs"}``: the map of segments at a time.
+            ``{"kind": "whatif", "id", "device", "confs", "capBytes", "stop"}``: other settings (see `Desk`).
+        send
+            Takes a reply of the same kind and id, with ``error``, and buffers. For ``whatif`` it is called several
+            times, from another thread.
+        """
+        kind = content.get("kind") if isinstance(content, dict) else None
+        if not isinstance(content, dict) or kind not in _KINDS:
+            return
+        reply: dict[str, Any] = {"kind": kind, "id": content.get("id"), "error": None}
+        try:
+            if self._report is None:
+                raise BadUsageError(_GONE)
+            if kind == "whatif":
+                self._explore(self._report, content, lambda message: send({**reply, **message}, None))
+            else:
+                send(reply, [_look(self._report, content)])
+        except GpumemError as error:
+            send({**reply, "error": str(error)}, None)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            send({**reply, "error": f"not a question that can be answered: {error}"}, None)
+
+    def _explore(
+        self, report: Report | Comparison, content: Mapping[str, Any], send: Callable[[dict[str, Any]], None]
+    ) -> None:
+        from gpumem_magic.report.whatif_desk import Desk
+
+        if not isinstance(report, Report):
+            raise BadUsageError("a comparison cannot be replayed: ask the report of one cell")
+        if self._desk is None:
+            self._desk = Desk(report.analysis)
+        if content.get("stop"):
+            self._desk.stop()
+        else:
+            self._desk.ask(content, send)
+
+
+def _look(report: Report | Comparison, content: Mapping[str, Any]) -> bytes:
+    device = int(content["device"])
+    if not 0 <= device < len(report.devices):
+        raise BadUsageError("no such device or stretch")
+    if content["kind"] == "segments":
+        found = report.segments(device, int(content["timeUs"])) if isinstance(report, Report) else None
+        if found is None:
+            raise BadUsageError("there is no map of segments: memory there does not come from torch's allocator")
+        return found
+    start, end = int(content["startUs"]), int(content["endUs"])
+    if end < start:
+        raise BadUsageError("no such device or stretch")
+    return report.detail(device, start, end)
