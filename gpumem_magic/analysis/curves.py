@@ -75,6 +75,8 @@ def group_values(
     changes: NDArray[np.int64],
     groups: NDArray[np.int32],
     chosen: NDArray[np.bool_] | None = None,
+    *,
+    of: NDArray[np.int32] | None = None,
 ) -> NDArray[np.int64]:
     """Return the bytes of each group right after each of the given changes.
 
@@ -88,6 +90,8 @@ def group_values(
         Group numbers wanted, rising. Lifetimes of other groups are left out. Shape ``(k,)``.
     chosen
         Lifetimes to count, or None for all.
+    of
+        Group number of each lifetime, in place of `Timeline.group`.
 
     Returns
     -------
@@ -97,7 +101,8 @@ def group_values(
     count = len(changes)
     if not count or not len(groups):
         return np.zeros((len(groups), count), np.int64)
-    start, end, size, group = timeline.start, timeline.end, timeline.size, timeline.group
+    start, end, size = timeline.start, timeline.end, timeline.size
+    group = timeline.group if of is None else of
     if chosen is not None:
         start, end, size, group = start[chosen], end[chosen], size[chosen], group[chosen]
     row = np.searchsorted(groups, group)

@@ -76,16 +76,29 @@ class Columns:
     group: NDArray[np.int32]
     stack: NDArray[np.int32]
     stream: NDArray[np.uint8]
+    category: NDArray[np.uint8] | None = None
+    module: NDArray[np.uint16] | None = None
 
 
-def kept_columns(timeline: Timeline, keep: NDArray[np.bool_] | None) -> Columns:
-    """Select lifetimes, renumber the changes that they need, and fold what was there before and never left."""
+def kept_columns(
+    timeline: Timeline,
+    keep: NDArray[np.bool_] | None,
+    purposes: tuple[NDArray[np.uint8], NDArray[np.uint16]] | None = None,
+) -> Columns:
+    """Select lifetimes, renumber the changes that they need, and fold what was there before and never left.
+
+    `purposes` are each lifetime's category and module, where they are known.
+    """
     start, end = timeline.start.astype(np.int64), timeline.end.astype(np.int64)
     columns = (timeline.size, timeline.requested, timeline.group, timeline.stack, timeline.stream)
+    category, module = (
+        purposes if purposes is not None else (np.zeros(len(start), np.uint8), np.zeros(len(start), np.uint16))
+    )
     time_us = timeline.time_us
     if keep is not None:
         start, end = start[keep], end[keep]
         columns = tuple(column[keep] for column in columns)  # type: ignore[assignment]
+        category, module = category[keep], module[keep]
         used = np.zeros(timeline.changes, bool)
         used[start[start >= 0]] = True
         used[end[end >= 0]] = True
@@ -96,7 +109,9 @@ def kept_columns(timeline: Timeline, keep: NDArray[np.bool_] | None) -> Columns:
     size, requested, group, stack, stream = columns
     forever = (start == -1) & (end == -1)
     if np.count_nonzero(forever) > 1:
-        owner = np.stack([group[forever], stack[forever], stream[forever].astype(np.int32)], axis=1)
+        owner = np.stack(
+            [column[forever].astype(np.int32) for column in (group, stack, stream, category, module)], axis=1
+        )
         owners, inverse = np.unique(owner, axis=0, return_inverse=True)
         inverse = inverse.reshape(-1)
         folded = [np.zeros(len(owners), np.int64) for _ in range(2)]
@@ -110,7 +125,11 @@ def kept_columns(timeline: Timeline, keep: NDArray[np.bool_] | None) -> Columns:
         group = np.concatenate([owners[:, 0].astype(np.int32), group[rest]])
         stack = np.concatenate([owners[:, 1].astype(np.int32), stack[rest]])
         stream = np.concatenate([owners[:, 2].astype(np.uint8), stream[rest]])
-    return Columns(time_us, start, end, size, requested, group, stack, stream)
+        category = np.concatenate([owners[:, 3].astype(np.uint8), category[rest]])
+        module = np.concatenate([owners[:, 4].astype(np.uint16), module[rest]])
+    if purposes is None:
+        return Columns(time_us, start, end, size, requested, group, stack, stream)
+    return Columns(time_us, start, end, size, requested, group, stack, stream, category, module)
 
 
 def _gaps(columns: Columns, start_us: int) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.int64]]:
@@ -146,5 +165,7 @@ def timeline_arrays(
         "stack": interner.stack_column(columns.stack),
         "stream": columns.stream,
     }
+    if columns.category is not None and columns.module is not None:
+        arrays |= {"category": columns.category, "module": columns.module}
     shape: dict[str, object] = {"changes": len(gaps), "lifetimes": len(start), "preexisting": preexisting}
     return {prefix + name: array for name, array in arrays.items()}, shape

@@ -135,8 +135,8 @@ def _device_lines(analysis: Analysis, device: DeviceAnalysis, *, top: int, width
         return lines
     purposes = by_category(device)
     if purposes is not None:
-        lines.append(f"  {table_title(device)}: {purposes}")
-    lines.append(f"  {table_title(device)}{', by line' if purposes is not None else ''}:")
+        lines.append(f"  {table_title(device)} by category: {purposes}")
+    lines.append(f"  {table_title(device)}:")
     shown = device.peak[:top]
     lines += _table(device, shown, peak, width)
     rest = device.peak[top:]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -134,6 +134,16 @@ class Categories:
     modules: tuple[ModuleRow, ...]
     backward: tuple[BackwardRow, ...]
     reason: str | None = None
+
+    def of(self, lifetimes: NDArray[np.bool_]) -> Categories:
+        """Return the columns of some lifetimes, with the rows of all."""
+        return replace(
+            self,
+            category=self.category[lifetimes],
+            inferred=self.inferred[lifetimes],
+            module=self.module[lifetimes],
+            forward=self.forward[lifetimes],
+        )
 
     def share_without_owner(self) -> float:
         """Return the part of the peak's bytes whose purpose is not known, 0 to 1."""

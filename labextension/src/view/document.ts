@@ -97,6 +97,49 @@ export interface Device {
   /** Further curves over the same axis: `d<i>.lane<k>.t` (f8) and `.v` (f8). */
   lanes: Lane[];
   timeline: Timeline;
+  /** What memory was for; null or absent where nobody looked. */
+  categories?: Categories | null;
+}
+
+/**
+ * What memory was for, seen by storage, or inferred from phase, line and size.
+ *
+ * Arrays of device i, per lifetime: `d<i>.category` u1, whose low seven bits are an index into `kinds` and whose high
+ * bit says "inferred"; `d<i>.module` u2, an index into `moduleNames`. With `rest`: `d<i>.rest.catGroup` u2[k] and
+ * `d<i>.rest.catValue` f8[k × bins], like `rest.group` and `rest.value`, by category.
+ */
+export interface Categories {
+  /** Stable names in the order of the bands, "parameter" lowest; `names` are what to print. */
+  kinds: string[];
+  names: string[];
+  /** Largest first; each adds up exactly to the headline's number. */
+  peak: CategoryRow[];
+  end: CategoryRow[];
+  /** What belongs to a module, at the peak, largest first. */
+  modules: ModuleRow[];
+  /** Paths, "model.layers[3]"; the first is empty: no module. */
+  moduleNames: string[];
+  /** What backward allocated, by the group of the line whose forward it belongs to, at the peak; all inferred. */
+  backward: Row[];
+  /** Why module paths are missing. */
+  reason: string | null;
+}
+
+export interface CategoryRow {
+  category: number;
+  bytes: number;
+  blocks: number;
+  /** The part of `bytes` that was not seen by storage. */
+  inferred: number;
+}
+
+export interface ModuleRow {
+  module: number;
+  bytes: number;
+  blocks: number;
+  inferred: number;
+  /** [category, bytes], largest first. */
+  byCategory: [number, number][];
 }
 
 export interface Headline {

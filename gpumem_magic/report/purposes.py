@@ -1,0 +1,108 @@
+"""What memory was for, in the view document: rows per category and module, and a column per lifetime."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpumem_magic.analysis.categories import KINDS, LABELS
+from gpumem_magic.analysis.categories.model import (
+    ACTIVATION,
+    BUFFER,
+    GRADIENT,
+    INPUT,
+    OPTIMIZER,
+    PARAMETER,
+    WORKSPACE,
+)
+from gpumem_magic.analysis.curves import group_values
+from gpumem_magic.report.wording import format_share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from gpumem_magic.analysis.categories import Categories, CategoryRow
+    from gpumem_magic.analysis.model import DeviceAnalysis, Timeline
+
+__all__ = ["INFERRED", "by_category", "category_columns", "purposes_header", "rest_by_category"]
+
+# Of a category's byte, the bit that says "inferred".
+INFERRED = 0x80
+_MODULES_SHOWN = 200
+# A cell that holds nothing of these is told by its lines alone.
+_TELLING = frozenset({PARAMETER, BUFFER, OPTIMIZER, GRADIENT, ACTIVATION, INPUT, WORKSPACE})
+
+
+def category_columns(categories: Categories) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
+    """Return, per lifetime, the category with its "inferred" bit, and the module."""
+    code = categories.category | np.where(categories.inferred, np.uint8(INFERRED), np.uint8(0))
+    return code.astype(np.uint8), categories.module.astype(np.uint16)
+
+
+def _rows(rows: Iterable[CategoryRow]) -> list[dict[str, int]]:
+    return [row._asdict() for row in rows]
+
+
+def purposes_header(device: DeviceAnalysis) -> dict[str, object]:
+    """Write what the header says of a device's categories."""
+    categories = device.categories
+    if categories is None:
+        return {"categories": None}
+    return {
+        "categories": {
+            "kinds": list(KINDS),
+            "names": list(LABELS),
+            "peak": _rows(categories.peak),
+            "end": _rows(categories.end),
+            "modules": [
+                {
+                    "module": row.module,
+                    "bytes": row.bytes,
+                    "blocks": row.blocks,
+                    "inferred": row.inferred,
+                    "byCategory": [list(pair) for pair in row.by_category],
+                }
+                for row in categories.modules[:_MODULES_SHOWN]
+            ],
+            "moduleNames": list(categories.module_names),
+            "backward": [row._asdict() for row in categories.backward],
+            "reason": categories.reason,
+        }
+    }
+
+
+def rest_by_category(
+    timeline: Timeline, categories: Categories, edges: NDArray[np.int64], rest: NDArray[np.bool_]
+) -> dict[str, NDArray[np.generic]]:
+    """Sum the lifetimes that a document does not keep singly by category, at the end of each bin."""
+    category = categories.category.astype(np.int32)
+    kinds = np.unique(category[rest])
+    changes = np.searchsorted(timeline.time_us, edges[1:], "right") - 1
+    value = group_values(timeline, changes, kinds, rest, of=category)
+    return {
+        "rest.catGroup": kinds.astype(np.uint16),
+        "rest.catValue": value.astype(np.float64).reshape(-1),
+    }
+
+
+def by_category(device: DeviceAnalysis) -> str | None:
+    """Say in one line what the peak was for, largest first; None where that is not known or says nothing.
+
+    "(inferred)" stands behind what was not seen by storage, with its share where only a part was not.
+    """
+    categories = device.categories
+    if categories is None or not any(row.category in _TELLING for row in categories.peak):
+        return None
+    total = sum(row.bytes for row in categories.peak)
+    parts = []
+    for row in categories.peak:
+        text = f"{LABELS[row.category]} {format_share(row.bytes, total)}"
+        if row.inferred == row.bytes:
+            text += " (inferred)"
+        elif row.inferred * 100 >= total:
+            text += f" ({format_share(row.inferred, total)} inferred)"
+        parts.append(text)
+    return ", ".join(parts)
