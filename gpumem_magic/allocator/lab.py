@@ -9,7 +9,7 @@ from gpumem_magic._errors import SnapshotError
 from gpumem_magic.allocator.bounds import find_bound
 from gpumem_magic.allocator.fallback import requests_with_fallback
 from gpumem_magic.allocator.foreign import find_foreign
-from gpumem_magic.allocator.program import extract
+from gpumem_magic.allocator.program import doubtful_releases, extract
 from gpumem_magic.allocator.replay import history, reserved_bytes
 from gpumem_magic.allocator.settings_model import from_torch
 from gpumem_magic.allocator.verify import verify
@@ -21,11 +21,17 @@ if TYPE_CHECKING:
 
     from gpumem_magic.allocator.bounds import Bound
     from gpumem_magic.allocator.history import Deviation
+    from gpumem_magic.allocator.program import Program
     from gpumem_magic.allocator.settings_model import AllocatorSettings
+    from gpumem_magic.allocator.verify import Verdict
     from gpumem_magic.allocator.whatif import Death, Prediction
     from gpumem_magic.trace.model import DeviceTrace, Frame, Trace
 
 __all__ = ["Lab", "most_used"]
+
+# Whose releases they were is tried out in recordings up to this many events, this many releases before a deviation.
+_MOST_TO_TRY = 100_000
+_TRIES = 4
 
 
 def most_used(trace: Trace) -> DeviceTrace:
@@ -49,6 +55,8 @@ class Lab:
         Most bytes that may be reserved, None for no limit.
     processes
         How many processes may replay at once (see `Explorer`).
+    recorded_limit
+        Most bytes that the recorded process might reserve (its memory fraction), when that is known.
 
     Raises
     ------
@@ -56,14 +64,23 @@ class Lab:
         When the device's memory does not come from torch's caching allocator.
     """
 
-    def __init__(self, trace: Trace, device: DeviceTrace, *, limit: int | None = None, processes: int = 1) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        device: DeviceTrace,
+        *,
+        limit: int | None = None,
+        processes: int = 1,
+        recorded_limit: int | None = None,
+    ) -> None:
         if device.kind not in {"cuda", "xpu"}:
             raise SnapshotError(f"{device.key}: memory there does not come from torch's caching allocator")
         self.trace = trace
         self.device = device
         self.limit = limit
         self.history = history(device, trace.settings)
-        self.program = extract(device, self.history, trace.stacks, trace.settings)
+        self._recorded_limit = recorded_limit
+        self.program = self._find_program()
         self.reserved_peak = int(self.history.reserved.max())
         conf = trace.settings.get("PYTORCH_CUDA_ALLOC_CONF")
         self.conf = conf if isinstance(conf, str) else ""
@@ -71,6 +88,42 @@ class Lab:
         self._explorer = Explorer(
             self.program, limit=limit, fallbacks=fallbacks, foreign=find_foreign(device), processes=processes
         )
+
+    def _find_program(self) -> Program:
+        """Turn the recording into a program; where releases may be the program's or the allocator's, try both."""
+        trace, limit = self.trace, self._recorded_limit
+        program = extract(self.device, self.history, trace.stacks, trace.settings, limit=limit)
+        doubtful = doubtful_releases(self.device, self.history, trace.stacks, trace.settings, limit)
+        if not doubtful or len(self.device.events) > _MOST_TO_TRY:
+            return program
+        emptied: frozenset[int] = frozenset()
+        deviation = self._verify(program).deviation
+        # The last one before the deviation is asked first: what lies before the one that is wrong, fits.
+        for _ in range(2 * len(doubtful)):
+            open_ = [event for event in doubtful if deviation and event <= deviation.event and event not in emptied]
+            better = None
+            for event in reversed(open_[-_TRIES:]):
+                tried = extract(
+                    self.device,
+                    self.history,
+                    trace.stacks,
+                    trace.settings,
+                    limit=limit,
+                    emptied=emptied | {event},
+                )
+                after = self._verify(tried).deviation
+                if deviation and (after is None or after.event > deviation.event):
+                    better = event, tried, after
+                    break
+            if better is None:
+                break
+            emptied |= {better[0]}
+            program, deviation = better[1], better[2]
+        return program
+
+    def _verify(self, program: Program) -> Verdict:
+        settings = self.trace.settings
+        return verify(self.device, self.history, program, from_torch(settings), settings, limit=self._recorded_limit)
 
     @property
     def begins_empty(self) -> bool:
@@ -83,8 +136,16 @@ class Lab:
         """Where the model, under the recorded setting, first differs from the recording."""
         if self.history.first_deviation is not None:
             return self.history.first_deviation
-        settings = self.trace.settings
-        return verify(self.device, self.history, self.program, from_torch(settings), settings)
+        return self._verified.deviation
+
+    @cached_property
+    def recorded_retries(self) -> int | None:
+        """How often the cache was freed for a request while recording; None when the model does not repeat it."""
+        return None if self.history.first_deviation is not None else self._verified.retries
+
+    @cached_property
+    def _verified(self) -> Verdict:
+        return self._verify(self.program)
 
     @property
     def exact(self) -> bool:
@@ -117,6 +178,10 @@ class Lab:
     def examine(self) -> None:
         """Find `first_deviation` and `bound` now."""
         _ = self.first_deviation, self.bound
+
+    def effective(self, settings: AllocatorSettings) -> AllocatorSettings:
+        """Drop options that cannot act on this program: settings that are then equal do the same."""
+        return self._explorer.effective(settings)
 
     def predict(self, settings: AllocatorSettings) -> Prediction:
         """Replay the program under `settings`."""

@@ -113,6 +113,10 @@ class Model(Cache):
         self._is_capturing = False
         default = [index for index, (pool, _) in enumerate(program.groups) if pool == (0, 0)]
         default.sort(key=lambda index: program.groups[index][1])
+        # While a private pool is in use the cache is not given back for a request.
+        self._private = frozenset(
+            2 * index + small for index, (pool, _) in enumerate(program.groups) if pool != (0, 0) for small in (0, 1)
+        )
         # The large pool first, each by stream; private pools keep what they have.
         self._releasable = [2 * index for index in default] + [2 * index + 1 for index in default]
         self._keeps_age = limit is not None and settings.garbage_collection_threshold > 0
@@ -155,7 +159,7 @@ class Model(Cache):
                         index = self._cheapest_to_extend(free, index)
                         key = free[index]
                         at, have = key & MASK, key >> SHIFT
-                    if max_split is None or home & 1 or not self._is_unsuitable(size, have):
+                    if max_split is None or not self._is_unsuitable(size, have):
                         if not self.has_ties and index + 1 < len(free) and free[index + 1] >> SHIFT == have:
                             self._judge_tie(free, index)
                         del free[index]
@@ -218,7 +222,7 @@ class Model(Cache):
                 self._pending[number] = None
         elif code == _COMPLETE:
             self._complete(number)
-        elif code == Op.EMPTY_CACHE:
+        elif code in {Op.EMPTY_CACHE, Op.HIDDEN_EMPTY_CACHE}:
             self._complete_all()
             self._release_all()
         elif code == Op.FAIL:
@@ -230,9 +234,11 @@ class Model(Cache):
         """Ask again for what failed in the recording; what it would have been used for is not known."""
         size, pair = self.program.failed[number]
         group = 2 * pair + (size <= SMALL_LIMIT)
+        if self._keeps_age:
+            self._searches += group in self._aged
         free = self._lists[group]
         index = bisect_left(free, size << SHIFT)
-        if index < len(free) and (group & 1 or not self._is_unsuitable(size, free[index] >> SHIFT)):
+        if index < len(free) and not self._is_unsuitable(size, free[index] >> SHIFT):
             return
         block = self._obtain(size, group)
         if block is None:
@@ -244,7 +250,10 @@ class Model(Cache):
             insort(free, have << SHIFT | at)
 
     def _is_unsuitable(self, size: int, have: int) -> bool:
-        """Tell whether `max_split_size` forbids a large block of `have` bytes for `size` bytes."""
+        """Tell whether `max_split_size` forbids a block of `have` bytes for `size` bytes.
+
+        Small blocks never get that large, except in expandable segments.
+        """
         limit = self.settings.max_split_size
         if limit is None:
             return False
@@ -265,7 +274,7 @@ class Model(Cache):
         found = self._ask_driver(size, group)
         if found is None and self.settings.max_split_size is not None and self._release_oversize(size, group):
             found = self._ask_driver(size, group)
-        if found is None and not self._is_capturing:
+        if found is None and not self._is_capturing and group not in self._private:
             self._complete_all()
             self._release_all()
             self.retries += 1

@@ -8,12 +8,13 @@ program's ``empty_cache``, or the allocator's way to satisfy a request.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from gpumem_magic.allocator.ranges import within
+from gpumem_magic.allocator.rounding import round_sizes
 from gpumem_magic.allocator.settings_model import from_torch
 from gpumem_magic.allocator.sizes import segment_size
 from gpumem_magic.trace.model import Action
@@ -24,9 +25,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpumem_magic.allocator.history import History
-    from gpumem_magic.trace.model import DeviceTrace, StackTable
+    from gpumem_magic.allocator.settings_model import AllocatorSettings
+    from gpumem_magic.trace.model import DeviceTrace, Events, Segment, StackTable
 
-__all__ = ["Op", "Program", "extract", "recorded_limit"]
+__all__ = ["Op", "Program", "doubtful_releases", "extract", "recorded_limit"]
+
+# A private pool that is known to have been in use, but not which.
+_SOME_POOL = (0, -1)
+# A request of an expandable segment maps this many ranges at most before it is looked for no further.
+_MOST_PIECES = 64
 
 
 class Op(enum.IntEnum):
@@ -40,6 +47,7 @@ class Op(enum.IntEnum):
     FAIL = 5  # a request that failed in the recording; the argument is a number in `Program.failed`
     BEGIN_CAPTURE = 6
     END_CAPTURE = 7
+    HIDDEN_EMPTY_CACHE = 8  # as EMPTY_CACHE; it released nothing under the recorded setting
 
 
 @dataclass(frozen=True)
@@ -83,8 +91,32 @@ class Program:
             self._steps[:] = list(zip(self.codes.tolist(), self.arguments.tolist(), strict=True))
         return self._steps
 
+    def without(self, op: Op) -> Program:
+        """Leave out every operation of a kind."""
+        return self.keeping(self.codes != op)
 
-def extract(device: DeviceTrace, history: History, stacks: StackTable, settings: Mapping[str, object]) -> Program:
+    def keeping(self, keep: NDArray[np.bool_]) -> Program:
+        """Leave out the operations that are not marked."""
+        if keep.all():
+            return self
+        return replace(
+            self,
+            codes=self.codes[keep],
+            arguments=self.arguments[keep],
+            events=self.events[keep],
+            _steps=[],
+        )
+
+
+def extract(
+    device: DeviceTrace,
+    history: History,
+    stacks: StackTable,
+    settings: Mapping[str, object],
+    *,
+    limit: int | None = None,
+    emptied: frozenset[int] = frozenset(),
+) -> Program:
     """Turn a recording into the program that it shows.
 
     Parameters
@@ -97,6 +129,10 @@ def extract(device: DeviceTrace, history: History, stacks: StackTable, settings:
         Stacks of the trace: they tell ``empty_cache`` from the allocator's own releases.
     settings
         `Trace.settings`.
+    limit
+        Most bytes that the recorded process might reserve, when that is known.
+    emptied
+        Events among `doubtful_releases` at which the program emptied the cache, rather than the allocator for itself.
 
     Returns
     -------
@@ -119,21 +155,27 @@ def extract(device: DeviceTrace, history: History, stacks: StackTable, settings:
     )
     codes, arguments, order = _block_operations(device, history)
     extra: list[tuple[int, int, int]] = [
-        (event, Op.EMPTY_CACHE, 0) for event in _empty_caches(device, history, stacks, settings)
+        (event, Op.EMPTY_CACHE, 0)
+        for event, asked in _releases(device, history, stacks, settings, limit)
+        if asked or event in emptied
     ]
-    failures = np.flatnonzero(events.action == Action.OOM).tolist()
+    uses = _pool_uses(device, history, pools)
     failed: list[tuple[int, int]] = []
-    for event in failures:
+    for event in np.flatnonzero(events.action == Action.OOM).tolist():
         extra.append((event, Op.FAIL, len(failed)))
         stream = int(events.stream[event])
-        failed.append((int(events.size[event]), groups.setdefault(((0, 0), stream), len(groups))))
-    captured = np.array([pool[0] != 0 for pool in pools], dtype=bool) & (lives.alloc_event >= 0)
-    for pool in {pool for pool in pools if pool[0] != 0}:
-        mine = lives.alloc_event[captured & np.array([one == pool for one in pools], dtype=bool)]
-        if len(mine):
+        pool = next((use.pool for use in uses if use.first < event <= use.last and use.stream == stream), (0, 0))
+        if pool == (0, 0) and np.any(
+            (lives.free_event < event) & (lives.release_event > event) & (lives.free_event >= 0)
+        ):
+            # Giving back the cache waits for all streams first. Frees still waited, so a private pool was in use.
+            pool = _SOME_POOL
+        failed.append((int(events.size[event]), groups.setdefault((pool, stream), len(groups))))
+    for use in uses:
+        if use.pool[0] != 0:
             # Entering a capture empties the cache, which leaves no event when no whole segment was free.
-            first, last = int(mine.min()), int(mine.max())
-            extra += [(first, Op.EMPTY_CACHE, 0), (first, Op.BEGIN_CAPTURE, 0), (last + 1, Op.END_CAPTURE, 0)]
+            extra.append((use.first, Op.HIDDEN_EMPTY_CACHE, 0))
+            extra += [(use.first, Op.BEGIN_CAPTURE, 0), (use.last + 1, Op.END_CAPTURE, 0)]
     if extra:
         at = np.array([event for event, _, _ in extra], dtype=np.int64)
         # Stable, and extra operations go before the block operation of the same event.
@@ -205,6 +247,8 @@ def _pools(device: DeviceTrace, history: History) -> list[tuple[int, int]]:
     private = [segment for segment in device.segments if segment.pool_id != (0, 0)]
     for segment in private:
         inside = within(lives.address, segment.address, segment.size)
+        # The same addresses can have been another pool's before.
+        inside &= lives.alloc_event >= _created(device, segment)
         for number in np.flatnonzero(inside).tolist():
             pools[number] = segment.pool_id
     if device.pool_ids:
@@ -214,28 +258,121 @@ def _pools(device: DeviceTrace, history: History) -> list[tuple[int, int]]:
     return pools
 
 
-def _empty_caches(
-    device: DeviceTrace, history: History, stacks: StackTable, settings: Mapping[str, object]
+def doubtful_releases(
+    device: DeviceTrace, history: History, stacks: StackTable, settings: Mapping[str, object], limit: int | None
 ) -> list[int]:
-    """Return the events at which the program emptied the cache: first events of bursts of releases."""
+    """Return events at which the allocator seems to have released segments for itself, and the program may have."""
+    return [event for event, asked in _releases(device, history, stacks, settings, limit) if asked is None]
+
+
+class _PoolUse(NamedTuple):
+    """One capture, or one use of a pool: its first and last allocation."""
+
+    pool: tuple[int, int]
+    stream: int
+    first: int
+    last: int
+
+
+def _pool_uses(device: DeviceTrace, history: History, pools: list[tuple[int, int]]) -> list[_PoolUse]:
+    """Find stretches in which allocations went to a private pool.
+
+    They end where its stream allocates elsewhere, and where the allocator does what it leaves while a pool is in use:
+    complete frees that waited for a stream, or release segments.
+    """
+    private = {pool for pool in pools if pool != (0, 0)}
+    if not private:
+        return []
+    lives, action = history.lifetimes, device.events.action
+    of_pool = np.array([sorted(private).index(pool) if pool in private else -1 for pool in pools], dtype=np.int64)
+    begun = lives.alloc_event >= 0
+    late = (action == Action.FREE_COMPLETED) & ~np.concatenate([[False], action[:-1] == Action.FREE_REQUESTED])
+    released = (action == Action.SEGMENT_FREE) | (action == Action.SEGMENT_UNMAP)
+    breaks = np.flatnonzero(late | released)
+    uses = []
+    for number, pool in enumerate(sorted(private)):
+        for stream in np.unique(lives.stream[begun & (of_pool == number)]).tolist():
+            mine = np.sort(lives.alloc_event[begun & (of_pool == number) & (lives.stream == stream)])
+            others = lives.alloc_event[begun & (of_pool != number) & (lives.stream == stream)]
+            stretch = np.searchsorted(np.sort(np.concatenate([others, breaks])), mine)
+            edges = np.flatnonzero(np.diff(stretch)) + 1
+            uses += [_PoolUse(pool, stream, int(part[0]), int(part[-1])) for part in np.split(mine, edges)]
+    return sorted(uses, key=lambda use: use.first)
+
+
+def _created(device: DeviceTrace, segment: Segment) -> int:
+    """Return the event since which a segment of the final state has been there without a break, -1 from before."""
     events = device.events
-    released = (events.action == Action.SEGMENT_FREE) | (events.action == Action.SEGMENT_UNMAP)
-    firsts = np.flatnonzero(released & ~np.concatenate([[False], released[:-1]])).tolist() if len(released) else []
-    limit = recorded_limit(device, history, settings)
-    emptied = []
-    for first in firsts:
-        last = first
-        while last + 1 < len(events) and released[last + 1]:
+    if segment.is_expandable:
+        # Pages come and go within it, and an expandable segment of another pool has other addresses while it lives.
+        gone = (events.action == Action.SEGMENT_FREE) & within(events.addr, segment.address, segment.size)
+        return int(np.flatnonzero(gone).max(initial=-2)) + 1
+    made = (events.action == Action.SEGMENT_ALLOC) & (events.addr == np.uint64(segment.address))
+    return int(np.flatnonzero(made).max(initial=-1))
+
+
+def _releases(
+    device: DeviceTrace,
+    history: History,
+    stacks: StackTable,
+    settings: Mapping[str, object],
+    limit: int | None,
+) -> list[tuple[int, bool | None]]:
+    """Tell ``empty_cache`` from the allocator's own releases.
+
+    Returns
+    -------
+    list
+        First event of each burst of releases, and whether the program asked for it; None when the allocator did
+        unless something else says otherwise (garbage collection under a known limit).
+    """
+    events = device.events
+    action = events.action
+    released = (action == Action.SEGMENT_FREE) | (action == Action.SEGMENT_UNMAP)
+    if not np.any(released):
+        return []
+    typed = from_torch(settings)
+    known = limit
+    limit = recorded_limit(device, history, settings) if limit is None else limit
+    threshold = typed.garbage_collection_threshold
+    collects_above = None if known is None or not threshold else int(threshold * known)
+    # Frees that waited for a stream complete in the middle of a burst.
+    late = (action == Action.FREE_COMPLETED) & ~np.concatenate([[False], action[:-1] == Action.FREE_REQUESTED])
+    inside = released | late
+    starts = np.flatnonzero(inside & ~np.concatenate([[False], inside[:-1]])).tolist()
+    found: list[tuple[int, bool | None]] = []
+    for start in starts:
+        last = start
+        while last + 1 < len(events) and inside[last + 1]:
             last += 1
-        following = int(events.action[last + 1]) if last + 1 < len(events) else Action.UNKNOWN
-        if following in {Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM}:
-            names = {frame.name for frame in stacks.resolve(int(events.stack[last]))}
-            own_stack = int(events.stack[last]) != 0 and events.stack[last] == events.stack[last + 1]
-            if "empty_cache" not in names and own_stack:
-                continue
-            # Without stacks: the allocator releases only when the request would pass the limit.
-            wanted = int(history.reserved[first]) + int(events.size[last + 1])
-            if "empty_cache" not in names and limit is not None and wanted > limit:
-                continue
-        emptied.append(first)
-    return emptied
+        burst = np.flatnonzero(released[start : last + 1])
+        if not len(burst):
+            continue
+        first, final = start + int(burst[0]), start + int(burst[-1])
+        following = int(action[last + 1]) if last + 1 < len(events) else Action.UNKNOWN
+        asked: bool | None = True
+        names = {frame.name for frame in stacks.resolve(int(events.stack[final]))}
+        # In expandable segments what was free can serve after a release without new pages.
+        own = {Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM}
+        own |= {Action.ALLOC} if typed.expandable_segments else set()
+        if following in own and "empty_cache" not in names:
+            # Without stacks: the allocator releases only when the request would pass a limit.
+            reserved = int(history.reserved[first])
+            if events.stack[final] != 0 and events.stack[final] == events.stack[last + 1]:
+                asked = False
+            elif (limit is not None and reserved + _wanted(events, last + 1, typed) > limit) or (
+                collects_above is not None and reserved > collects_above
+            ):
+                asked = None
+        found.append((first, asked))
+    return found
+
+
+def _wanted(events: Events, event: int, settings: AllocatorSettings) -> int:
+    """Return the bytes of the segment that is asked for at `event`, or by the request that it belongs to."""
+    end = min(event + _MOST_PIECES, len(events))
+    asks = np.flatnonzero((events.action[event:end] == Action.ALLOC) | (events.action[event:end] == Action.OOM))
+    if not len(asks):
+        return int(events.size[event])
+    size = events.size[event + int(asks[0])]
+    return segment_size(int(round_sizes(np.array([size]), settings)[0]), settings)

@@ -16,7 +16,9 @@ __all__ = ["parse_settings"]
 
 
 def parse_settings(text: str, version: TorchVersion = NEWEST) -> AllocatorSettings:
-    """Read a ``PYTORCH_CUDA_ALLOC_CONF`` string.
+    """Read a ``PYTORCH_CUDA_ALLOC_CONF`` string as torch would.
+
+    A pair that must not meet is read all the same: what it does can be replayed.
 
     Raises
     ------
@@ -24,10 +26,10 @@ def parse_settings(text: str, version: TorchVersion = NEWEST) -> AllocatorSettin
         With the first problem and the corrected string, or when the string switches to another allocator.
     """
     checked = check(text, version)
-    if checked.problems:
+    if len(checked.problems) > len(checked.dropped):
         problem = checked.problems[0]
         raise BadUsageError(f"{text!r}: {problem.message}. Write {checked.corrected!r}")
-    options = checked.settings
+    options = {**checked.settings, **checked.dropped}
     if options.get("backend", "native") != "native":
         raise BadUsageError(f"{text!r}: only torch's native allocator can be replayed, not {options['backend']}")
     plain = AllocatorSettings()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from gpumem_magic.allocator.adopt import find_regions
 from gpumem_magic.allocator.history import Deviation
 from gpumem_magic.allocator.model import Model
-from gpumem_magic.allocator.program import recorded_limit
+from gpumem_magic.allocator.program import Op, recorded_limit
 from gpumem_magic.trace.model import Action
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from gpumem_magic.allocator.history import History
     from gpumem_magic.allocator.program import Program
     from gpumem_magic.allocator.settings_model import AllocatorSettings
-    from gpumem_magic.trace.model import DeviceTrace
+    from gpumem_magic.trace.model import DeviceTrace, Events
 
-__all__ = ["Recorded", "verify"]
+__all__ = ["Recorded", "Verdict", "verify"]
 
 # -1, "got none", becomes an address that nothing has.
 _MASK64 = 2**64 - 1
@@ -32,6 +32,13 @@ _NAMES = {
     int(Action.SEGMENT_MAP): "segment_map",
     int(Action.SEGMENT_UNMAP): "segment_unmap",
 }
+
+
+class Verdict(NamedTuple):
+    """How the model repeats a recording; `retries` is None when it does not."""
+
+    deviation: Deviation | None
+    retries: int | None
 
 
 class Recorded:
@@ -81,15 +88,26 @@ def verify(
     program: Program,
     settings: AllocatorSettings,
     raw_settings: Mapping[str, object],
-) -> Deviation | None:
+    *,
+    limit: int | None = None,
+) -> Verdict:
     """Run the model under the recording's own setting, with the driver's addresses as recorded.
 
     A recording that begins in the middle of a process starts from what was there before.
 
+    Parameters
+    ----------
+    device, history, program
+        The recording, its replay, and the program found in it.
+    settings, raw_settings
+        What it was recorded under, typed and as torch says it.
+    limit
+        Most bytes that the recorded process might reserve; None takes what its failures tell.
+
     Returns
     -------
-    Deviation or None
-        The first event at which model and recording differ.
+    Verdict
+        The first event at which model and recording differ, and the retries of the model.
     """
     events = device.events
     which = np.flatnonzero((events.action >= Action.SEGMENT_ALLOC) & (events.action <= Action.SEGMENT_UNMAP))
@@ -104,11 +122,12 @@ def verify(
         )
     ]
     regions = find_regions(device, history, program) if history.reserved[0] else []
+    # What released nothing when it was recorded has no effect here.
     model = Model(
-        program,
+        _without_quiet_failures(program.without(Op.HIDDEN_EMPTY_CACHE), events),
         settings,
         Recorded(device, regions),
-        limit=recorded_limit(device, history, raw_settings),
+        limit=recorded_limit(device, history, raw_settings) if limit is None else limit,
         virtual_base=lambda _group: _next_base(model, recorded),
         survives=lambda _number: True,
         traced=True,
@@ -117,9 +136,29 @@ def verify(
         model.run(model.begin_with(history, regions) if regions else 0)
     except (KeyError, IndexError):
         # What was there before is partly guessed; a wrong guess about which pool a segment belongs to breaks the lists.
-        event = int(program.events[model.step])
-        return Deviation(max(event, 0), "the state before the recording to hold", "what contradicts it")
-    return _first_difference(history, program, model, recorded, len(events))
+        event = int(model.program.events[model.step])
+        return Verdict(Deviation(max(event, 0), "the state before the recording to hold", "what contradicts it"), None)
+    deviation = _first_difference(history, model.program, model, recorded, len(events))
+    # Whether a failed request that was left out went through the whole ladder is not known.
+    is_counted = deviation is None and _failures(model.program) == _failures(program)
+    return Verdict(deviation, model.retries if is_counted else None)
+
+
+def _without_quiet_failures(program: Program, events: Events) -> Program:
+    """Leave out failed requests before which nothing was released, where private pools are in play.
+
+    While one is in use the cache is not released for a request, and whether one was is not recorded.
+    """
+    if all(pool == (0, 0) for pool, _ in program.groups):
+        return program
+    quiet = program.codes == Op.FAIL
+    before = events.action[np.maximum(program.events - 1, 0)]
+    quiet &= (program.events <= 0) | ((before != Action.SEGMENT_FREE) & (before != Action.SEGMENT_UNMAP))
+    return program.keeping(~quiet)
+
+
+def _failures(program: Program) -> int:
+    return int(np.count_nonzero(program.codes == Op.FAIL))
 
 
 def _next_base(model: Model, recorded: list[tuple[int, str, int, int]]) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumem_magic.allocator.conf.options import ALIASES, NEVER_EXISTED, OPTIONS, REMOVED
@@ -15,6 +15,8 @@ from gpumem_magic.allocator.conf.torch_side import Verdict, torch_verdict
 from gpumem_magic.allocator.conf.values import check_value
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gpumem_magic.allocator.conf.environment import TorchVersion
     from gpumem_magic.allocator.conf.options import Option
 
@@ -59,6 +61,8 @@ class Checked:
         What is allowed, but good to know.
     corrected
         The string to write instead; equal to `text` up to spaces when there is no problem.
+    dropped
+        Options that torch would take and `corrected` leaves out, because they harm.
     """
 
     text: str
@@ -67,6 +71,7 @@ class Checked:
     problems: tuple[Problem, ...]
     notes: tuple[str, ...]
     corrected: str
+    dropped: Mapping[str, Value] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -103,6 +108,7 @@ class _Reading:
     places: dict[str, _Item]
     drafts: list[_Draft]
     notes: list[str]
+    dropped: dict[str, Value] = field(default_factory=dict)
 
     def problem(self, at: int, text: str, message: str, then: str | None = None) -> None:
         self.drafts.append(_Draft(at, text, message, then))
@@ -129,7 +135,7 @@ def check(text: str, version: TorchVersion) -> Checked:
         Problem(draft.at, draft.text, draft.message, _consequence(draft, verdict), corrected)
         for draft in sorted(reading.drafts, key=lambda draft: (draft.at, draft.message))
     )
-    return Checked(text, version, reading.settings, problems, tuple(reading.notes), corrected)
+    return Checked(text, version, reading.settings, problems, tuple(reading.notes), corrected, reading.dropped)
 
 
 def _consequence(draft: _Draft, verdict: Verdict) -> str:
@@ -270,7 +276,8 @@ def _check_pairs(reading: _Reading) -> None:
             "max_split_size_mb must not meet expandable_segments: reserved memory can grow without bound",
             "torch takes both",
         )
-        del settings["max_split_size_mb"], reading.written["max_split_size_mb"]
+        reading.dropped["max_split_size_mb"] = settings.pop("max_split_size_mb")
+        del reading.written["max_split_size_mb"]
     if settings.get("backend") == "cudaMallocAsync":
         for name in [name for name in settings if OPTIONS[name].native]:
             item = reading.places[name]

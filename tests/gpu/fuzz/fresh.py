@@ -1,0 +1,179 @@
+"""The same programs under other settings, each run in a process of its own: the truth for predictions."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import fcntl
+import json
+import lzma
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from typing import Any, TYPE_CHECKING
+
+from .programs import FRESH, MIB, SETTINGS, fresh_program
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GIB = 1 << 30
+
+
+def name_of(seed: int, variant: int) -> str:
+    """Return the name of a run's files: c0 is torch's default, c1 expandable segments, as in other recordings."""
+    return f"fresh{seed}.c{variant}"
+
+
+def main(script: Path, out: Path, seconds: float, seeds: int, processes: int) -> int:
+    """Run every program under every setting, as far as `seconds` go; write recordings and ``truth.json``."""
+    began = time.monotonic()
+    folder = out / "fresh"
+    folder.mkdir(exist_ok=True)
+    lock = folder / "lock"
+    lock.touch()
+    jobs = [(seed, variant) for seed in range(1, seeds + 1) for variant in range(len(FRESH))]
+    rows: list[dict[str, Any]] = []
+    problems: list[str] = []
+
+    def run(job: tuple[int, int]) -> None:
+        seed, variant = job
+        left = seconds - 40 - (time.monotonic() - began)
+        if left < 10:
+            return
+        setting, _ = FRESH[variant]
+        environ = {key: value for key, value in os.environ.items() if "ALLOC_CONF" not in key}
+        if SETTINGS[setting]:
+            environ["PYTORCH_CUDA_ALLOC_CONF"] = SETTINGS[setting]
+        command = [sys.executable, str(script), "one", "--out", str(folder), "--lock", str(lock)]
+        command += ["--seed", str(seed), "--variant", str(variant)]
+        try:
+            done = subprocess.run(
+                command, env=environ, capture_output=True, text=True, check=False, timeout=max(left + 20, 20)
+            )
+        except subprocess.TimeoutExpired:
+            problems.append(f"{job}: no answer in time")
+            return
+        if done.returncode:
+            problems.append(f"{job}: exit {done.returncode}: {done.stderr[-400:]}")
+            return
+        rows.append(json.loads(done.stdout.splitlines()[-1]))
+        if len(rows) % 50 == 0:
+            print(f"{len(rows)} processes after {time.monotonic() - began:.0f} s", flush=True)
+
+    with concurrent.futures.ThreadPoolExecutor(processes) as pool:
+        list(pool.map(run, jobs))
+    lock.unlink()
+    rows.sort(key=lambda row: (row["seed"], row["variant"]))
+    (folder / "truth.json").write_text(json.dumps({"rows": rows}, indent=1))
+    took = time.monotonic() - began
+    lines = [f"other settings: {len(rows)} fresh processes in {took:.0f} s; {len(problems)} did not answer"]
+    lines += problems[:5]
+    lines.append(compare(folder, processes))
+    text = "\n".join(lines)
+    (out / "fresh.txt").write_text(text + "\n")
+    print(text, flush=True)
+    return 0
+
+
+def one(out: Path, lock: Path, seed: int, variant: int) -> int:
+    """Play one program in this process, alone on the card; print its row."""
+    import torch  # noqa: F401 - before the lock: it takes seconds
+
+    setting, share = FRESH[variant]
+    program = fresh_program(seed, share)
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        from .play import Player
+
+        played = Player().play(program, dies=True)
+        row = {
+            "seed": seed,
+            "variant": variant,
+            "recording": name_of(seed, variant),
+            "workload": f"fresh{seed}",
+            "conf": SETTINGS[setting],
+            "cap_gib": None if played["limit"] is None else played["limit"] / GIB,
+            "streams": program.has_streams,
+            "oom_message": None if played["failed_at"] is None else "out of memory",
+            "failed_alloc": None,
+            **{f"{name}_peak": value for name, value in played["counters"].items() if not name.startswith("num")},
+            **{name: value for name, value in played["counters"].items() if name.startswith("num")},
+        }
+        if played["failed_at"] is not None:
+            row["failed_alloc"] = sum(op.name == "alloc" for op in program.ops[: played["failed_at"]])
+        data = pickle.dumps(played["snapshot"], protocol=4)
+        (out / f"{name_of(seed, variant)}.pickle.xz").write_bytes(lzma.compress(data, preset=1))
+        print(json.dumps(row), flush=True)
+        # The memory goes with the process, and only then may the next one begin.
+        os._exit(0)
+
+
+def compare(folder: Path, processes: int) -> str:
+    """Predict every run from every other one of its program that had no limit; return the table."""
+    rows = json.loads((folder / "truth.json").read_text())["rows"]
+    by_seed: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        by_seed[row["seed"]].append(row)
+    totals: dict[str, Counter[str]] = defaultdict(Counter)
+    misses: list[str] = []
+    with concurrent.futures.ProcessPoolExecutor(processes) as pool:
+        for found, missed in pool.map(_compare_seed, [(folder, ours) for ours in by_seed.values()]):
+            for name, counter in found.items():
+                totals[name].update(counter)
+            misses += missed
+    lines = [
+        f"  {name}: " + ", ".join(f"{value} {key}" for key, value in total.items()) for name, total in totals.items()
+    ]
+    return "\n".join([*sorted(lines), *misses[:60]])
+
+
+def _compare_seed(job: tuple[Path, list[dict[str, Any]]]) -> tuple[dict[str, Counter[str]], list[str]]:
+    from gpumem_magic.allocator.lab import Lab
+    from gpumem_magic.allocator.settings_text import parse_settings
+    from gpumem_magic.trace.reader import read_trace
+
+    folder, rows = job
+    totals: dict[str, Counter[str]] = defaultdict(Counter)
+    misses = []
+    for source in rows:
+        if source["cap_gib"] is not None:
+            continue
+        trace = read_trace(folder / f"{source['recording']}.pickle.xz")
+        labs: dict[int | None, Lab] = {}
+        for target in rows:
+            if target is source:
+                lab = Lab(trace, trace.devices[0])
+                totals["same setting"].update({"runs": 1, "exact": int(lab.exact)})
+                continue
+            limit = None if target["cap_gib"] is None else round(target["cap_gib"] * GIB)
+            lab = labs.setdefault(limit, Lab(trace, trace.devices[0], limit=limit))
+            prediction = lab.predict(parse_settings(target["conf"]))
+            true = target["reserved_peak"]
+            kind = ("streams, " if source["streams"] else "") + ("no limit" if limit is None else "limit")
+            counter = {
+                "predictions": 1,
+                "exact": int(prediction.expected == true),
+                "within 1 %": int(abs(prediction.expected - true) <= 0.01 * true),
+                "within 3 %": int(abs(prediction.expected - true) <= 0.03 * true),
+                "in range": int(prediction.low <= true <= prediction.high),
+            }
+            if limit is not None:
+                died = target["failed_alloc"] is not None
+                at = prediction.dies_at.lifetime if prediction.dies_at else None
+                counter |= {
+                    "verdict": int((prediction.verdict != "fits") == died),
+                    "fits where it died": int(died and prediction.verdict == "fits"),
+                    "retries": int(prediction.retries == target["num_alloc_retries"]),
+                    "same request": int(at == target["failed_alloc"]),
+                }
+            totals[kind].update(counter)
+            if prediction.expected != true:
+                told = f"{prediction.expected / MIB:.0f} MiB [{prediction.low / MIB:.0f}, {prediction.high / MIB:.0f}]"
+                misses.append(
+                    f"  {kind}: {source['recording']} -> {target['recording']} ({target['conf'] or 'defaults'}, "
+                    f"limit {target['cap_gib']}): {told}, true {true / MIB:.0f} MiB, {prediction.verdict}"
+                )
+    return totals, misses
