@@ -80,4 +80,11 @@ def without_source(analysis: Analysis) -> Analysis:
         stacks=StackTable(frames, analysis.stacks.stacks),
         notes=tuple(Note(note.level, _QUOTED.sub("", note.text)) for note in analysis.notes),
         oom=None if analysis.oom is None else _verdict(analysis.oom),
+        cells=tuple(
+            span._replace(
+                title="cell" if span.execution_count is None else f"In [{span.execution_count}]",
+                sentence=_QUOTED.sub("", span.sentence),
+            )
+            for span in analysis.cells
+        ),
     )

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Analysis",
+    "CellSpan",
     "DeviceAnalysis",
     "Group",
     "GroupKind",
@@ -265,6 +266,20 @@ class DeviceAnalysis:
     held: tuple[Held, ...] = ()
 
 
+class CellSpan(NamedTuple):
+    """One measured run in a recording of several: Unix microseconds, and what its own report says first.
+
+    `cell_id` is the cell's id in the notebook, None where the front end sent none.
+    """
+
+    title: str
+    execution_count: int | None
+    cell_id: str | None
+    start_us: int
+    end_us: int
+    sentence: str
+
+
 @dataclass(frozen=True)
 class Analysis:
     """A whole recording.
@@ -295,6 +310,8 @@ class Analysis:
         False when there is nothing to draw; the sentence then says why.
     oom
         Why memory ran out, or None when it did not.
+    cells
+        The measured runs of a notebook that lie one behind the other in here; empty for a single recording.
     """
 
     title: str
@@ -311,6 +328,7 @@ class Analysis:
     notes: tuple[Note, ...] = ()
     drawable: bool = True
     oom: OomVerdict | None = None
+    cells: tuple[CellSpan, ...] = ()
 
     @property
     def leaks(self) -> tuple[Leak, ...]:

@@ -229,6 +229,17 @@ def _write(analysis: Analysis, keeps: list[NDArray[np.bool_] | None], bins: int,
         "frames": interner.frames,
         "stacks": interner.stacks,
         "devices": devices,
+        "cells": [
+            {
+                "title": span.title,
+                "executionCount": span.execution_count,
+                "cellId": span.cell_id,
+                "startUs": span.start_us,
+                "endUs": span.end_us,
+                "sentence": span.sentence,
+            }
+            for span in analysis.cells
+        ],
     }
     return encode(header, arrays)
 
