@@ -1,11 +1,14 @@
 """Trace entries (dicts) to columns.
 
 Entries are read in chunks that fit the processor's cache, all columns of a chunk at once: 0.21 s for 598,190 entries,
-against 0.56 s column by column over the whole list (140 MB of dicts walked seven times).
+against 0.56 s column by column over the whole list (140 MB of dicts walked seven times). Where all entries of a chunk
+have the same keys in torch's order, their values are taken as one list and cut by stride, without a look-up a value:
+three quarters of that again.
 """
 
 from __future__ import annotations
 
+from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +41,8 @@ _CODES = {
 }
 _NUMBERS = {name: int(code) for name, code in _CODES.items()}
 _MASK64 = 2**64 - 1
+# How torch's own entries begin.
+_ORDER = ["action", "addr", "size", "stream", "time_us"]
 
 
 class Columns:
@@ -76,6 +81,34 @@ class Columns:
     def read(self, entries: Sequence[Mapping[str, Any]], start: int) -> None:
         """Read a chunk of entries into rows `start` and following."""
         part = slice(start, start + len(entries))
+        if not self._read_alike(entries, part):
+            self._read_each(entries, part)
+
+    def _read_alike(self, entries: Sequence[Mapping[str, Any]], part: slice) -> bool:
+        """Read entries that all have torch's keys in torch's order; False, and nothing of worth is done, for others."""
+        keys = list(entries[0])
+        if keys[:5] != _ORDER or list(entries[-1]) != keys or "pool_id" in keys:
+            return False
+        try:
+            values: list[Any] = list(chain.from_iterable(map(dict.values, entries)))  # type: ignore[arg-type]
+            width = len(keys)
+            # What has other keys would be seen here: its values would not stand where an action must.
+            if len(values) != width * len(entries):
+                return False
+            self._action[part] = np.frombuffer(bytes(map(_NUMBERS.__getitem__, values[::width])), np.uint8)
+            self._addr[part] = np.array(values[1::width], np.uint64)
+        except (KeyError, TypeError, OverflowError, DeprecationWarning):
+            return False
+        self._numbers["size"][part] = np.array(values[2::width], np.int64)
+        streams = values[3::width]
+        if streams.count(0) != len(streams):  # the columns begin as zeros
+            self._numbers["stream"][part] = np.array(streams, np.int64)
+        self._numbers["time_us"][part] = np.array(values[4::width], np.int64)
+        if "frames" in keys:
+            self._stack[part] = self._stacks.column(values[keys.index("frames") :: width])
+        return True
+
+    def _read_each(self, entries: Sequence[Mapping[str, Any]], part: slice) -> None:
         names = [entry["action"] for entry in entries]
         try:
             self._action[part] = [_NUMBERS[name] for name in names]
@@ -86,7 +119,7 @@ class Columns:
         for key, column in self._numbers.items():
             column[part] = _integers(entries, key)
         try:
-            self._stack[part] = self._stacks.column(entries)
+            self._stack[part] = self._stacks.column(list(map(itemgetter("frames"), entries)))
         except KeyError:
             self._stack[part] = [self._stacks.stack(entry.get("frames")) for entry in entries]
         if "pool_id" in entries[0] or "pool_id" in entries[-1]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["StackInterner"]
-
-_FRAMES = itemgetter("frames")
 
 
 class StackInterner:
@@ -40,20 +37,12 @@ class StackInterner:
         number = self._stack_by_frame_ids.get(key)
         return self._add(key, frames) if number is None else number
 
-    def column(self, entries: Sequence[Mapping[str, Any]]) -> NDArray[np.int32]:
-        """Return the stack numbers of trace entries that all have ``frames``, shape ``(n,)``.
-
-        Raises
-        ------
-        KeyError
-            When an entry has no ``frames``.
-        """
+    def column(self, stacks: Sequence[Sequence[Mapping[str, Any]] | None]) -> NDArray[np.int32]:
+        """Return the numbers of stacks, each a list of frames or nothing, shape ``(n,)``."""
         known = self._stack_by_frame_ids.get
-        column = np.array(
-            [known(tuple(map(id, frames)), -1) if frames else 0 for frames in map(_FRAMES, entries)], dtype=np.int32
-        )
+        column = np.array([known(tuple(map(id, frames)), -1) if frames else 0 for frames in stacks], dtype=np.int32)
         for index in np.flatnonzero(column < 0).tolist():
-            column[index] = self.stack(entries[index]["frames"])
+            column[index] = self.stack(stacks[index])
         return column
 
     def table(self) -> StackTable:

@@ -220,3 +220,42 @@ def test_impossible_sizes_are_refused(key, size):
     (damaged if key == "total_size" else damaged["blocks"][0])[key] = size
     with pytest.raises(SnapshotError, match="impossible size"):
         from_snapshot({"segments": [damaged], "device_traces": []})
+
+
+FRAME = {"filename": "a.py", "line": 3, "name": "f"}
+
+
+def plain(n):
+    return {"action": "alloc", "addr": 0x7F00_0000_0000 + 512 * n, "size": n + 1, "stream": n % 3, "time_us": 10 + n}
+
+
+def without(entry, *keys):
+    return {key: value for key, value in entry.items() if key not in keys}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda _, entry: entry,
+        # As torch writes it without stacks.
+        lambda n, entry: {"action": "oom", "device_free": 77, **without(entry, "action", "addr")} if n == 3 else entry,
+        # Another order of keys, a key missing, a key too many.
+        lambda n, entry: dict(reversed(entry.items())) if n % 2 else entry,
+        lambda n, entry: without(entry, "stream") if n == 5 else entry,
+        lambda n, entry: {"extra": 1, **entry} if n == 5 else entry,
+        # One too many here and one too few there: the number of values is right, their places are not.
+        lambda n, entry: {"extra": 1, **entry} if n == 2 else without(entry, "size") if n == 6 else entry,
+        lambda n, entry: entry if n % 2 else {**entry, "frames": [FRAME]},
+        lambda n, entry: {**entry, "frames": [FRAME] if n % 2 else []},
+    ],
+)
+def test_entries_are_read_alike_whatever_their_keys(change):
+    entries = [change(n, plain(n)) for n in range(9)]
+    (device,) = from_snapshot({"segments": [], "device_traces": [entries]}).devices
+    events = device.events
+    assert events.action.tolist() == [7 if entry["action"] == "oom" else 0 for entry in entries]
+    assert events.addr.tolist() == [entry.get("addr", 77) for entry in entries]
+    assert events.size.tolist() == [entry.get("size", 0) for entry in entries]
+    assert events.stream.tolist() == [entry.get("stream", 0) for entry in entries]
+    assert events.time_us.tolist() == [entry["time_us"] for entry in entries]
+    assert (events.stack > 0).tolist() == [bool(entry.get("frames")) for entry in entries]
