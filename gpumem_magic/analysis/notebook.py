@@ -7,7 +7,7 @@ the later one's start, as nobody saw when.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -49,9 +49,9 @@ class _Lives:
     changes: int = 0
     count: int = 0
     # What was alive at the end of the run before: number, address, bytes.
-    open_id: NDArray[np.int64] = np.zeros(0, np.int64)  # noqa: RUF009 - never written to
-    open_address: NDArray[np.uint64] = np.zeros(0, np.uint64)  # noqa: RUF009
-    open_size: NDArray[np.int64] = np.zeros(0, np.int64)  # noqa: RUF009
+    open_id: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    open_address: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
+    open_size: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 _COLUMNS = ("start", "end", "size", "requested", "group", "stack", "stream", "blocks")
@@ -347,7 +347,7 @@ def _sentence(runs: Sequence[Run], devices: Sequence[DeviceAnalysis]) -> str:
     device = devices[0]
     peak = device.headline.allocated_peak or 0
     group = None if device.peak_group is None else device.groups[device.peak_group]
-    at = "" if group is None else f" in {group.cell or 'the notebook'}, {place_text(group)}"
+    at = "" if group is None else f", reached by {group.cell or 'the notebook'}, {place_text(group)}"
     where = f" on {device.key}" if len(devices) > 1 else ""
     held: dict[str, int] = {}
     for row in device.end:
