@@ -13,7 +13,8 @@ Anywhere else::
         loss = model(x).sum()
     print(r.report.to_text())
 
-`last` is the newest report of this process. Importing this package imports neither torch nor IPython.
+`last` is the newest report of this process, `find` an older one by its label or cell number, and `read_snapshot` makes
+one of a file. Importing this package imports neither torch nor IPython.
 """
 
 from __future__ import annotations
@@ -21,9 +22,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gpumem_magic._errors import LeakError
+    from gpumem_magic._reports import find, read_snapshot
     from gpumem_magic.blocks import record
 
-__all__ = ["__version__", "last", "load_ipython_extension", "record", "unload_ipython_extension"]
+__all__ = [
+    "LeakError",
+    "__version__",
+    "find",
+    "last",
+    "load_ipython_extension",
+    "read_snapshot",
+    "record",
+    "unload_ipython_extension",
+]
 
 _PACKAGE = "gpumem-magic"
 
@@ -34,6 +46,14 @@ def __getattr__(name: str) -> Any:
         from gpumem_magic.blocks import record
 
         return record
+    if name in {"find", "read_snapshot"}:
+        from gpumem_magic import _reports
+
+        return getattr(_reports, name)
+    if name == "LeakError":
+        from gpumem_magic._errors import LeakError
+
+        return LeakError
     if name == "last":
         from gpumem_magic import _reports
 
@@ -46,6 +66,24 @@ def __getattr__(name: str) -> Any:
         except PackageNotFoundError:  # a source tree on sys.path
             return "0+unknown"
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def ledger(*, budget: float = 2.0) -> LedgerView:
+    """Return the notebook's ledger as it is now: the measured runs, and what is alive by the cell that made it.
+
+    Parameters
+    ----------
+    budget
+        Seconds to search for the names that hold memory; 0 for none.
+
+    Raises
+    ------
+    RecordingError
+        When the extension is not loaded in this process.
+    """
+    from gpumem_magic import magics
+
+    return magics.ledger_now(budget)
 
 
 def __dir__() -> list[str]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpumem_magic._errors import BadUsageError
 
 if TYPE_CHECKING:
+    import os
+
     from gpumem_magic.holders import HolderScan
     from gpumem_magic.recording.model import Recording
     from gpumem_magic.report import Report
+    from gpumem_magic.report.reading import ExportedReport
 
-__all__ = ["build", "find", "keep", "kept", "last"]
+__all__ = ["build", "find", "keep", "kept", "last", "read_snapshot"]
 
 # Reports that later magics can still name, the oldest given up first. A million events take about 150 MB.
 _MOST_REPORTS = 100
@@ -30,6 +34,34 @@ def last() -> Report | None:
 def kept() -> tuple[Report, ...]:
     """Return the reports that are still held, oldest first."""
     return tuple(_kept)
+
+
+def read_snapshot(path: str | os.PathLike[str]) -> Report | ExportedReport:
+    """Make a report of a file; `last` stays what it is.
+
+    Parameters
+    ----------
+    path
+        A memory snapshot that torch wrote, plain, ``.gz`` or ``.xz``; or an HTML report of ours, read back with what it
+        shows.
+
+    Raises
+    ------
+    SnapshotError
+        The file cannot be read or is neither.
+
+    Examples
+    --------
+    >>> import gpumem_magic
+    >>> report = gpumem_magic.read_snapshot("snapshot.pickle")  # doctest: +SKIP
+    >>> report.devices[0].headline.allocated_peak  # doctest: +SKIP
+    """
+    from gpumem_magic.report import build as build_report
+    from gpumem_magic.report.reading import is_report, read_report
+    from gpumem_magic.trace.reader import read_trace
+
+    file = Path(path).expanduser()
+    return read_report(file) if is_report(file) else build_report(read_trace(file), title=file.name)
 
 
 def build(recording: Recording, *, top: int = 5, holders: HolderScan | None = None) -> Report:

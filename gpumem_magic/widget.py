@@ -18,11 +18,15 @@ from gpumem_magic._errors import GpumemError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
+    from typing import TypeAlias
 
     from gpumem_magic.report import Report
     from gpumem_magic.report.comparison import Comparison
+    from gpumem_magic.report.reading import ExportedReport
 
-__all__ = ["can_show_widgets", "display", "preload", "report_widget"]
+    _Shown: TypeAlias = Report | Comparison | ExportedReport
+
+__all__ = ["bundle", "can_show_widgets", "display", "preload", "report_widget"]
 
 _SCRIPT = Path(__file__).resolve().parent / "static" / "widget.js"
 # The saved state holds the script (about 150 kB) and this in base64; a notebook with 20 reports stays under 10 MB.
@@ -69,8 +73,8 @@ def _widget_class() -> type[Any]:
         document = traitlets.Bytes().tag(sync=True)
         can_detail = traitlets.Bool(default_value=True).tag(sync=True)
 
-        def __init__(self, report: Report | Comparison) -> None:
-            super().__init__(document=report.to_document(_DOCUMENT_BYTES))
+        def __init__(self, report: _Shown) -> None:
+            super().__init__(document=report.to_document(_DOCUMENT_BYTES), can_detail=getattr(report, "answers", True))
             self._questions = Questions(report)
             self.on_msg(self._answer)
 
@@ -108,7 +112,7 @@ def preload() -> None:
             _widget_class()
 
 
-def report_widget(report: Report | Comparison) -> Any:
+def report_widget(report: _Shown) -> Any:
     """Return a live widget of a report.
 
     Raises
@@ -134,7 +138,7 @@ def _forget(cell_key: Hashable) -> None:
         former.close()
 
 
-def display(report: Report | Comparison, cell_key: Hashable = None) -> None:
+def display(report: _Shown, cell_key: Hashable = None) -> None:
     """Publish a report as exactly one output.
 
     Parameters
@@ -150,6 +154,19 @@ def display(report: Report | Comparison, cell_key: Hashable = None) -> None:
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
         publish_display_data({"text/plain": report.to_text(encoding=encoding)})
         return
+    publish_display_data(*bundle(report, cell_key))
+
+
+def bundle(report: _Shown, cell_key: Hashable = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the mime bundle (data, metadata) of a report, with a live widget where a front end draws one.
+
+    Parameters
+    ----------
+    report
+        What to show.
+    cell_key
+        As for `display`.
+    """
     if cell_key is not None:
         _forget(cell_key)
     data, metadata = report.static_bundle()
@@ -163,4 +180,4 @@ def display(report: Report | Comparison, cell_key: Hashable = None) -> None:
             data[_VIEW] = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
             data[_REPORT] = {"version": 1}
             _remember(cell_key if cell_key is not None else object(), widget)
-    publish_display_data(data, metadata)
+    return data, metadata

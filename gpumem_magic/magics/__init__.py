@@ -18,15 +18,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpumem_magic.magics import auto, diff, timeline, tools
+from gpumem_magic._errors import RecordingError
+from gpumem_magic.magics import auto, diff, show, timeline, tools
 from gpumem_magic.magics.gpumem import GpumemMagics
 from gpumem_magic.magics.kernel_feed import feed_for
 from gpumem_magic.recording.ticker import shut_down
 
 if TYPE_CHECKING:
+    from gpumem_magic.book import LedgerView
     from gpumem_magic.magics.kernel_feed import KernelFeed
 
-__all__ = ["load", "unload"]
+__all__ = ["ledger_now", "load", "unload"]
 
 # IPython hands "%%gpumem" below other code to a line magic of the name "%gpumem".
 _MISPLACED = "%gpumem"
@@ -42,6 +44,7 @@ def load(shell: Any) -> None:
     shell.register_magic_function(magics.misplaced, "line", _MISPLACED)
     tools.register(shell)
     diff.register(shell)
+    show.register(shell)
     timeline.register(shell, magics.keeper)
     shell.input_transformers_cleanup.append(magics.session.strip_magic)
     shell.events.register("pre_run_cell", magics.session.before_cell)
@@ -51,6 +54,13 @@ def load(shell: Any) -> None:
     if feed is not None:
         feed.start()
     _loaded[id(shell)] = (shell, magics, feed)
+
+
+def ledger_now(budget: float) -> LedgerView:
+    """Return the ledger of this process's notebook."""
+    for _, magics, _ in _loaded.values():
+        return magics.keeper.view(budget=budget)
+    raise RecordingError("no ledger is kept here: %load_ext gpumem_magic in the notebook begins one")
 
 
 def unload(shell: Any) -> None:
@@ -64,6 +74,7 @@ def unload(shell: Any) -> None:
     shell.input_transformers_cleanup.remove(magics.session.strip_magic)
     tools.unregister(shell)
     diff.unregister(shell)
+    show.unregister(shell)
     timeline.unregister(shell)
     if feed is not None:
         feed.stop()

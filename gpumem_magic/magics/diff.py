@@ -30,12 +30,7 @@ def _operand(name: str) -> Report | ExportedReport:
         is_file = False
     if not is_file:
         return _reports.find(name)
-    from gpumem_magic.report import build
-    from gpumem_magic.report.reading import is_report, read_report
-    from gpumem_magic.trace.reader import read_trace
-
-    path = Path(name).expanduser()
-    return read_report(path) if is_report(path) else build(read_trace(path), title=path.name)
+    return _reports.read_snapshot(name)
 
 
 def _former() -> Report:

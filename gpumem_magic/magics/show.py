@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpumem_magic._errors import ExportError
 
@@ -12,7 +13,35 @@ if TYPE_CHECKING:
 
     from gpumem_magic.report import Report
 
-__all__ = ["show_report"]
+__all__ = ["register", "show_report", "unregister"]
+
+# Named, not imported: numpy comes with them.
+_TYPES = (
+    ("gpumem_magic.report.report", "Report"),
+    ("gpumem_magic.report.comparison", "Comparison"),
+    ("gpumem_magic.report.reading", "ExportedReport"),
+)
+
+
+def register(shell: Any) -> None:
+    """Show a report that a cell evaluates as a measured cell shows its own."""
+    formatter = shell.display_formatter.mimebundle_formatter
+    for module, name in _TYPES:
+        formatter.for_type_by_name(module, name, _bundle)
+
+
+def unregister(shell: Any) -> None:
+    """Leave it to the objects again."""
+    formatter = shell.display_formatter.mimebundle_formatter
+    for module, name in _TYPES:
+        kept = getattr(sys.modules.get(module), name, None)
+        formatter.pop(f"{module}.{name}" if kept is None else kept, None)
+
+
+def _bundle(report: Any, **_options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    from gpumem_magic import widget
+
+    return widget.bundle(report)
 
 
 def show_report(report: Report, *, cell_key: Hashable, quiet: bool, export: Path | None) -> None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from gpumem_magic.report.comparison import Comparison
+    from gpumem_magic.report.reading import ExportedReport
     from gpumem_magic.report.whatif_desk import Desk
 
 __all__ = ["Questions"]
@@ -28,12 +29,12 @@ class Questions:
         What is shown.
     """
 
-    def __init__(self, report: Report | Comparison) -> None:
-        self._report: Report | Comparison | None = report
+    def __init__(self, report: Report | Comparison | ExportedReport) -> None:
+        self._report: Report | Comparison | ExportedReport | None = report
         self._desk: Desk | None = None
 
     @property
-    def report(self) -> Report | Comparison | None:
+    def report(self) -> Report | Comparison | ExportedReport | None:
         """What is shown; None once it was let go."""
         return self._report
 
@@ -74,7 +75,7 @@ class Questions:
             send({**reply, "error": f"not a question that can be answered: {error}"}, None)
 
     def _explore(
-        self, report: Report | Comparison, content: Mapping[str, Any], send: Callable[[dict[str, Any]], None]
+        self, report: Report | Comparison | ExportedReport, content: Mapping[str, Any], send: Callable[[dict[str, Any]], None]
     ) -> None:
         from gpumem_magic.report.whatif_desk import Desk
 
@@ -88,7 +89,7 @@ class Questions:
             self._desk.ask(content, send)
 
 
-def _look(report: Report | Comparison, content: Mapping[str, Any]) -> bytes:
+def _look(report: Report | Comparison | ExportedReport, content: Mapping[str, Any]) -> bytes:
     device = int(content["device"])
     if not 0 <= device < len(report.devices):
         raise BadUsageError("no such device or stretch")

@@ -52,6 +52,10 @@ class ExportedReport:
         Their names, in the document's order.
     events
         Events of all devices.
+    sentence
+        Its first line.
+    drawable, answers
+        It can be drawn, and holds no more than the document.
     """
 
     title: str
@@ -59,6 +63,20 @@ class ExportedReport:
     document: bytes
     devices: tuple[str, ...]
     events: int
+    sentence: str = ""
+    drawable: bool = True
+    answers: bool = False
+
+    def __repr__(self) -> str:
+        return f"<gpumem report of {self.title}, read back: {self.sentence}>"
+
+    def to_text(self, top: int | None = None, *, encoding: str = "utf-8") -> str:  # noqa: ARG002 - as of `Report`
+        """Return the sentence."""
+        return f"gpumem: {self.sentence}".encode(encoding, "replace").decode(encoding)
+
+    def static_bundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the mime bundle (data, metadata) that reads without a kernel: the sentence."""
+        return {"text/plain": self.to_text()}, {}
 
     def to_document(self, _limit: int | None = None) -> bytes:
         """Return the view document. It cannot be made smaller: what it is made of is not there any more."""
@@ -111,4 +129,4 @@ def read_report(path: str | os.PathLike[str]) -> ExportedReport:
         events = sum(int(device["events"]) for device in header["devices"])
     except (OSError, binascii.Error, IndexError, KeyError, TypeError, ValueError) as error:
         raise SnapshotError(f"{path}: not a readable report ({error}); export it again") from error
-    return ExportedReport(title, Side(title, devices), document, tuple(devices), events)
+    return ExportedReport(title, Side(title, devices), document, tuple(devices), events, str(header["sentence"]))

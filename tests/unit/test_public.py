@@ -32,13 +32,15 @@ def test_the_version_is_the_front_ends():
 def test_the_public_names_are_these_and_each_explains_itself():
     assert sorted(gpumem_magic.__all__) == [
         "__version__",
+        "find",
         "last",
         "load_ipython_extension",
+        "read_snapshot",
         "record",
         "unload_ipython_extension",
     ]
     assert set(gpumem_magic.__all__) <= set(dir(gpumem_magic))
-    for name in ("load_ipython_extension", "record", "unload_ipython_extension"):
+    for name in ("find", "load_ipython_extension", "read_snapshot", "record", "unload_ipython_extension"):
         assert len(getattr(gpumem_magic, name).__doc__) > 20
 
 
