@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpumem_magic.analysis.model import Analysis, DeviceAnalysis
-    from gpumem_magic.report.canvas import Weight
+    from gpumem_magic.report.glyphs import Weight
     from gpumem_magic.report.scene import Band, Scene
 
 __all__ = ["report_png"]
