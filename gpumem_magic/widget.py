@@ -74,7 +74,9 @@ def _widget_class() -> type[Any]:
         can_detail = traitlets.Bool(default_value=True).tag(sync=True)
 
         def __init__(self, report: _Shown) -> None:
-            super().__init__(document=report.to_document(_DOCUMENT_BYTES), can_detail=getattr(report, "answers", True))
+            super().__init__(
+                document=report.to_document(_DOCUMENT_BYTES), can_detail=not getattr(report, "is_read_back", False)
+            )
             self._questions = Questions(report)
             self.on_msg(self._answer)
 

@@ -229,7 +229,9 @@ def _write(analysis: Analysis, keeps: list[NDArray[np.bool_] | None], bins: int,
         "frames": interner.frames,
         "stacks": interner.stacks,
         "devices": devices,
-        "cells": [
+    }
+    if analysis.cells:
+        header["cells"] = [
             {
                 "title": span.title,
                 "executionCount": span.execution_count,
@@ -239,8 +241,7 @@ def _write(analysis: Analysis, keeps: list[NDArray[np.bool_] | None], bins: int,
                 "sentence": span.sentence,
             }
             for span in analysis.cells
-        ],
-    }
+        ]
     return encode(header, arrays)
 
 

@@ -75,7 +75,10 @@ class Questions:
             send({**reply, "error": f"not a question that can be answered: {error}"}, None)
 
     def _explore(
-        self, report: Report | Comparison | ExportedReport, content: Mapping[str, Any], send: Callable[[dict[str, Any]], None]
+        self,
+        report: Report | Comparison | ExportedReport,
+        content: Mapping[str, Any],
+        send: Callable[[dict[str, Any]], None],
     ) -> None:
         from gpumem_magic.report.whatif_desk import Desk
 

@@ -54,7 +54,7 @@ class ExportedReport:
         Events of all devices.
     sentence
         Its first line.
-    drawable, answers
+    drawable, is_read_back
         It can be drawn, and holds no more than the document.
     """
 
@@ -65,7 +65,7 @@ class ExportedReport:
     events: int
     sentence: str = ""
     drawable: bool = True
-    answers: bool = False
+    is_read_back: bool = True
 
     def __repr__(self) -> str:
         return f"<gpumem report of {self.title}, read back: {self.sentence}>"
