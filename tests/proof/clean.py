@@ -1,0 +1,189 @@
+"""Notebooks that do nothing wrong: no verdict may come."""
+
+from __future__ import annotations
+
+from tests.proof.cases import Case
+
+__all__ = ["CLEAN"]
+
+
+def _clean(name: str, source: str) -> Case:
+    return Case(name, "clean", source, "none")
+
+
+CLEAN = (
+    _clean(
+        "training with losses as numbers",
+        """
+net = Net().to(DEVICE); optimizer = torch.optim.SGD(net.parameters(), 0.01); losses = []
+# %%
+%%gpumem
+for step in range(10):
+    optimizer.zero_grad()
+    loss = net(batch()).square().mean()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+""",
+    ),
+    _clean(
+        "Adam's state at the first step",
+        """
+net = Net(512).to(DEVICE); optimizer = torch.optim.Adam(net.parameters())
+# %%
+%%gpumem
+for step in range(10):
+    optimizer.zero_grad()
+    net(batch(64, 512)).square().mean().backward()
+    optimizer.step()
+""",
+    ),
+    _clean(
+        "detached scalars in a list",
+        """
+net = Net().to(DEVICE); losses = []
+# %%
+%%gpumem
+for step in range(20):
+    loss = net(batch()).square().mean()
+    loss.backward()
+    net.zero_grad()
+    losses.append(loss.detach())
+""",
+    ),
+    _clean(
+        "evaluation under no_grad",
+        """
+net = Net().to(DEVICE)
+# %%
+%%gpumem
+right = 0
+with torch.no_grad():
+    for step in range(10):
+        right += (net(batch()).argmax(dim=1) == 0).sum().item()
+""",
+    ),
+    _clean(
+        "a preallocated cache",
+        """
+cache = torch.zeros(1, 8, 640, 64, device=DEVICE)
+# %%
+%%gpumem
+for token in range(10):
+    cache[:, :, token] = torch.randn(1, 8, 64, device=DEVICE)
+    scores = cache[:, :, : token + 1].sum()
+""",
+    ),
+    _clean(
+        "a deque with an end",
+        """
+from collections import deque
+recent = deque(maxlen=2)
+# %%
+%%gpumem
+for step in range(12):
+    recent.append(batch())
+""",
+    ),
+    _clean(
+        "gradient accumulation",
+        """
+net = Net().to(DEVICE); optimizer = torch.optim.SGD(net.parameters(), 0.01)
+# %%
+%%gpumem
+for step in range(12):
+    (net(batch()).square().mean() / 4).backward()
+    if step % 4 == 3:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    ),
+    _clean(
+        "a hidden state that is detached",
+        """
+cell = nn.GRUCell(256, 256).to(DEVICE); hidden = torch.zeros(512, 256, device=DEVICE)
+# %%
+%%gpumem
+for step in range(10):
+    hidden = cell(batch(), hidden)
+    hidden.square().mean().backward()
+    cell.zero_grad()
+    hidden = hidden.detach()
+""",
+    ),
+    _clean(
+        "activation checkpoints",
+        """
+from torch.utils.checkpoint import checkpoint
+net = Net(depth=4).to(DEVICE)
+# %%
+%%gpumem
+for step in range(8):
+    x = batch().requires_grad_()
+    for layer in net.layers:
+        x = checkpoint(layer, x, use_reentrant=False)
+    x.square().mean().backward()
+    net.zero_grad()
+""",
+    ),
+    _clean(
+        "a model built in a loop",
+        """
+%%gpumem
+layers = nn.ModuleList()
+for depth in range(8):
+    layers.append(nn.Linear(512, 512, device=DEVICE))
+""",
+    ),
+    _clean(
+        "a small cache that forgets",
+        """
+import functools
+@functools.lru_cache(maxsize=2)
+def features(step):
+    return block(1) * step
+# %%
+%%gpumem
+for step in range(10):
+    features(step).sum()
+""",
+    ),
+    _clean(
+        "a cell that overwrites its variables",
+        """
+net = Net().to(DEVICE)
+# %% x4
+%%gpumem
+data = [batch() for _ in range(4)]
+with torch.no_grad():
+    outputs = [net(x) for x in data]
+""",
+    ),
+    _clean(
+        "errors that are handled and forgotten",
+        """
+def work(step):
+    scratch = block(1)
+    raise ValueError(step)
+# %%
+%%gpumem
+failed = 0
+for step in range(10):
+    try:
+        work(step)
+    except ValueError:
+        failed += 1
+""",
+    ),
+    _clean(
+        "a buffer made in the first iteration",
+        """
+%%gpumem
+buffer = None
+for step in range(10):
+    if buffer is None:
+        buffer = block(8)
+    buffer.mul_(0.5).add_(block(8))
+""",
+    ),
+)
