@@ -9,7 +9,7 @@ from gpumem_magic._errors import SnapshotError
 from gpumem_magic.allocator.bounds import find_bound
 from gpumem_magic.allocator.fallback import requests_with_fallback
 from gpumem_magic.allocator.foreign import find_foreign
-from gpumem_magic.allocator.program import doubtful_releases, extract
+from gpumem_magic.allocator.program import doubtful_events, extract
 from gpumem_magic.allocator.replay import history, reserved_bytes
 from gpumem_magic.allocator.settings_model import from_torch
 from gpumem_magic.allocator.verify import verify
@@ -93,14 +93,14 @@ class Lab:
         """Turn the recording into a program; where releases may be the program's or the allocator's, try both."""
         trace, limit = self.trace, self._recorded_limit
         program = extract(self.device, self.history, trace.stacks, trace.settings, limit=limit)
-        doubtful = doubtful_releases(self.device, self.history, trace.stacks, trace.settings, limit)
+        doubtful = doubtful_events(self.device, self.history, trace.stacks, trace.settings, limit)
         if not doubtful or len(self.device.events) > _MOST_TO_TRY:
             return program
-        emptied: frozenset[int] = frozenset()
+        turned: frozenset[int] = frozenset()
         deviation = self._verify(program).deviation
         # The last one before the deviation is asked first: what lies before the one that is wrong, fits.
         for _ in range(2 * len(doubtful)):
-            open_ = [event for event in doubtful if deviation and event <= deviation.event and event not in emptied]
+            open_ = [event for event in doubtful if deviation and event <= deviation.event and event not in turned]
             better = None
             for event in reversed(open_[-_TRIES:]):
                 tried = extract(
@@ -109,7 +109,7 @@ class Lab:
                     trace.stacks,
                     trace.settings,
                     limit=limit,
-                    emptied=emptied | {event},
+                    turned=turned | {event},
                 )
                 after = self._verify(tried).deviation
                 if deviation and (after is None or after.event > deviation.event):
@@ -117,7 +117,7 @@ class Lab:
                     break
             if better is None:
                 break
-            emptied |= {better[0]}
+            turned |= {better[0]}
             program, deviation = better[1], better[2]
         return program
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpumem_magic.allocator.ranges import within
-from gpumem_magic.allocator.rounding import round_sizes
-from gpumem_magic.allocator.settings_model import from_torch
-from gpumem_magic.allocator.sizes import segment_size
+from gpumem_magic.allocator.private_pools import pool_uses, pools_of
+from gpumem_magic.allocator.releases import find_releases
 from gpumem_magic.trace.model import Action
 
 if TYPE_CHECKING:
@@ -25,15 +23,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpumem_magic.allocator.history import History
-    from gpumem_magic.allocator.settings_model import AllocatorSettings
-    from gpumem_magic.trace.model import DeviceTrace, Events, Segment, StackTable
+    from gpumem_magic.allocator.releases import Release
+    from gpumem_magic.trace.model import DeviceTrace, Events, StackTable
 
-__all__ = ["Op", "Program", "doubtful_releases", "extract", "recorded_limit"]
+__all__ = ["Op", "Program", "doubtful_events", "extract"]
 
 # A private pool that is known to have been in use, but not which.
 _SOME_POOL = (0, -1)
-# A request of an expandable segment maps this many ranges at most before it is looked for no further.
-_MOST_PIECES = 64
 
 
 class Op(enum.IntEnum):
@@ -115,7 +111,7 @@ def extract(
     settings: Mapping[str, object],
     *,
     limit: int | None = None,
-    emptied: frozenset[int] = frozenset(),
+    turned: frozenset[int] = frozenset(),
 ) -> Program:
     """Turn a recording into the program that it shows.
 
@@ -131,8 +127,8 @@ def extract(
         `Trace.settings`.
     limit
         Most bytes that the recorded process might reserve, when that is known.
-    emptied
-        Events among `doubtful_releases` at which the program emptied the cache, rather than the allocator for itself.
+    turned
+        Events of `doubtful_events` for which the other explanation is taken.
 
     Returns
     -------
@@ -145,7 +141,7 @@ def extract(
     groups: dict[tuple[tuple[int, int], int], int] = {((0, 0), 0): 0}
     for segment in device.segments:
         groups.setdefault((segment.pool_id, segment.stream), len(groups))
-    pools = _pools(device, history)
+    pools = pools_of(device, history)
     group = np.array(
         [
             groups.setdefault((pool, stream), len(groups))
@@ -154,20 +150,19 @@ def extract(
         dtype=np.int32,
     )
     codes, arguments, order = _block_operations(device, history)
+    releases = find_releases(device, history, stacks, settings, limit)
+    codes, arguments, order = _without_completions(codes, arguments, order, events, releases)
     extra: list[tuple[int, int, int]] = [
-        (event, Op.EMPTY_CACHE, 0)
-        for event, asked in _releases(device, history, stacks, settings, limit)
-        if asked or event in emptied
+        (one.first, Op.EMPTY_CACHE, 0) for one in releases if one.asked or one.first in turned
     ]
-    uses = _pool_uses(device, history, pools)
+    uses = pool_uses(device, history, pools)
     failed: list[tuple[int, int]] = []
     for event in np.flatnonzero(events.action == Action.OOM).tolist():
         extra.append((event, Op.FAIL, len(failed)))
         stream = int(events.stream[event])
         pool = next((use.pool for use in uses if use.first < event <= use.last and use.stream == stream), (0, 0))
-        if pool == (0, 0) and np.any(
-            (lives.free_event < event) & (lives.release_event > event) & (lives.free_event >= 0)
-        ):
+        waiting = (lives.free_event >= 0) & (lives.free_event < event) & (lives.release_event > event)
+        if pool == (0, 0) and (event in turned or np.any(waiting)):
             # Giving back the cache waits for all streams first. Frees still waited, so a private pool was in use.
             pool = _SOME_POOL
         failed.append((int(events.size[event]), groups.setdefault((pool, stream), len(groups))))
@@ -194,17 +189,48 @@ def extract(
     )
 
 
-def recorded_limit(device: DeviceTrace, history: History, settings: Mapping[str, object]) -> int | None:
-    """Return the largest limit on reserved bytes under which the recording's requests fail as they did.
+def doubtful_events(
+    device: DeviceTrace, history: History, stacks: StackTable, settings: Mapping[str, object], limit: int | None
+) -> list[int]:
+    """Return the events that have two explanations, in order.
 
-    None when nothing failed.
+    A release that the allocator seems to have made for itself may have been the program's; a request that failed
+    where private pools exist may have been made while one was in use, when less is released for it.
     """
-    events = device.events
-    typed = from_torch(settings)
-    failures = np.flatnonzero(events.action == Action.OOM).tolist()
-    if not failures:
-        return None
-    return min(int(history.reserved[event]) + segment_size(int(events.size[event]), typed) - 1 for event in failures)
+    found = [one.first for one in find_releases(device, history, stacks, settings, limit) if one.asked is None]
+    if any(segment.pool_id != (0, 0) for segment in device.segments):
+        found += np.flatnonzero(device.events.action == Action.OOM).tolist()
+    return sorted(found)
+
+
+def _without_completions(
+    codes: NDArray[np.uint8],
+    arguments: NDArray[np.int32],
+    order: NDArray[np.int64],
+    events: Events,
+    releases: list[Release],
+) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.int64]]:
+    """Leave out the completions that a request brings about by releasing the whole cache.
+
+    The model makes them itself, after it has looked for a free block and collected garbage, as torch does.
+    """
+    keep = np.ones(len(codes), dtype=bool)
+    codes = codes.copy()
+    for one in releases:
+        if not one.is_ladder or one.asked:
+            continue
+        begin = one.first
+        while one.is_whole and begin > 0 and events.action[begin - 1] == Action.FREE_COMPLETED:
+            begin -= 1
+        low, high = np.searchsorted(order, [begin, one.last + 1])
+        keep[low:high] &= codes[low:high] != Op.COMPLETE
+        if not one.is_whole:
+            continue
+        # A free whose halves stand side by side may have waited all the same.
+        at = int(np.searchsorted(order, begin - 1))
+        if at < len(order) and order[at] == begin - 1 and codes[at] == Op.FREE:
+            codes[at] = Op.FREE_LATER
+    return codes[keep], arguments[keep], order[keep]
 
 
 def _block_operations(
@@ -238,141 +264,3 @@ def _block_operations(
     codes = np.concatenate([np.full(len(before), Op.ALLOC, dtype=np.uint8), code[order]])
     arguments = np.concatenate([before, owner[order]])
     return codes, arguments, np.concatenate([np.full(len(before), -1, dtype=np.int64), order])
-
-
-def _pools(device: DeviceTrace, history: History) -> list[tuple[int, int]]:
-    """Return the pool of every lifetime: recorded from torch 2.12 on, before that told by the final segments."""
-    lives = history.lifetimes
-    pools: list[tuple[int, int]] = [(0, 0)] * len(lives)
-    private = [segment for segment in device.segments if segment.pool_id != (0, 0)]
-    for segment in private:
-        inside = within(lives.address, segment.address, segment.size)
-        # The same addresses can have been another pool's before.
-        inside &= lives.alloc_event >= _created(device, segment)
-        for number in np.flatnonzero(inside).tolist():
-            pools[number] = segment.pool_id
-    if device.pool_ids:
-        recorded = np.where(lives.alloc_event >= 0, device.events.pool[np.maximum(lives.alloc_event, 0)], -1)
-        for number in np.flatnonzero(recorded >= 0).tolist():
-            pools[number] = device.pool_ids[recorded[number]]
-    return pools
-
-
-def doubtful_releases(
-    device: DeviceTrace, history: History, stacks: StackTable, settings: Mapping[str, object], limit: int | None
-) -> list[int]:
-    """Return events at which the allocator seems to have released segments for itself, and the program may have."""
-    return [event for event, asked in _releases(device, history, stacks, settings, limit) if asked is None]
-
-
-class _PoolUse(NamedTuple):
-    """One capture, or one use of a pool: its first and last allocation."""
-
-    pool: tuple[int, int]
-    stream: int
-    first: int
-    last: int
-
-
-def _pool_uses(device: DeviceTrace, history: History, pools: list[tuple[int, int]]) -> list[_PoolUse]:
-    """Find stretches in which allocations went to a private pool.
-
-    They end where its stream allocates elsewhere, and where the allocator does what it leaves while a pool is in use:
-    complete frees that waited for a stream, or release segments.
-    """
-    private = {pool for pool in pools if pool != (0, 0)}
-    if not private:
-        return []
-    lives, action = history.lifetimes, device.events.action
-    of_pool = np.array([sorted(private).index(pool) if pool in private else -1 for pool in pools], dtype=np.int64)
-    begun = lives.alloc_event >= 0
-    late = (action == Action.FREE_COMPLETED) & ~np.concatenate([[False], action[:-1] == Action.FREE_REQUESTED])
-    released = (action == Action.SEGMENT_FREE) | (action == Action.SEGMENT_UNMAP)
-    breaks = np.flatnonzero(late | released)
-    uses = []
-    for number, pool in enumerate(sorted(private)):
-        for stream in np.unique(lives.stream[begun & (of_pool == number)]).tolist():
-            mine = np.sort(lives.alloc_event[begun & (of_pool == number) & (lives.stream == stream)])
-            others = lives.alloc_event[begun & (of_pool != number) & (lives.stream == stream)]
-            stretch = np.searchsorted(np.sort(np.concatenate([others, breaks])), mine)
-            edges = np.flatnonzero(np.diff(stretch)) + 1
-            uses += [_PoolUse(pool, stream, int(part[0]), int(part[-1])) for part in np.split(mine, edges)]
-    return sorted(uses, key=lambda use: use.first)
-
-
-def _created(device: DeviceTrace, segment: Segment) -> int:
-    """Return the event since which a segment of the final state has been there without a break, -1 from before."""
-    events = device.events
-    if segment.is_expandable:
-        # Pages come and go within it, and an expandable segment of another pool has other addresses while it lives.
-        gone = (events.action == Action.SEGMENT_FREE) & within(events.addr, segment.address, segment.size)
-        return int(np.flatnonzero(gone).max(initial=-2)) + 1
-    made = (events.action == Action.SEGMENT_ALLOC) & (events.addr == np.uint64(segment.address))
-    return int(np.flatnonzero(made).max(initial=-1))
-
-
-def _releases(
-    device: DeviceTrace,
-    history: History,
-    stacks: StackTable,
-    settings: Mapping[str, object],
-    limit: int | None,
-) -> list[tuple[int, bool | None]]:
-    """Tell ``empty_cache`` from the allocator's own releases.
-
-    Returns
-    -------
-    list
-        First event of each burst of releases, and whether the program asked for it; None when the allocator did
-        unless something else says otherwise (garbage collection under a known limit).
-    """
-    events = device.events
-    action = events.action
-    released = (action == Action.SEGMENT_FREE) | (action == Action.SEGMENT_UNMAP)
-    if not np.any(released):
-        return []
-    typed = from_torch(settings)
-    known = limit
-    limit = recorded_limit(device, history, settings) if limit is None else limit
-    threshold = typed.garbage_collection_threshold
-    collects_above = None if known is None or not threshold else int(threshold * known)
-    # Frees that waited for a stream complete in the middle of a burst.
-    late = (action == Action.FREE_COMPLETED) & ~np.concatenate([[False], action[:-1] == Action.FREE_REQUESTED])
-    inside = released | late
-    starts = np.flatnonzero(inside & ~np.concatenate([[False], inside[:-1]])).tolist()
-    found: list[tuple[int, bool | None]] = []
-    for start in starts:
-        last = start
-        while last + 1 < len(events) and inside[last + 1]:
-            last += 1
-        burst = np.flatnonzero(released[start : last + 1])
-        if not len(burst):
-            continue
-        first, final = start + int(burst[0]), start + int(burst[-1])
-        following = int(action[last + 1]) if last + 1 < len(events) else Action.UNKNOWN
-        asked: bool | None = True
-        names = {frame.name for frame in stacks.resolve(int(events.stack[final]))}
-        # In expandable segments what was free can serve after a release without new pages.
-        own = {Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM}
-        own |= {Action.ALLOC} if typed.expandable_segments else set()
-        if following in own and "empty_cache" not in names:
-            # Without stacks: the allocator releases only when the request would pass a limit.
-            reserved = int(history.reserved[first])
-            if events.stack[final] != 0 and events.stack[final] == events.stack[last + 1]:
-                asked = False
-            elif (limit is not None and reserved + _wanted(events, last + 1, typed) > limit) or (
-                collects_above is not None and reserved > collects_above
-            ):
-                asked = None
-        found.append((first, asked))
-    return found
-
-
-def _wanted(events: Events, event: int, settings: AllocatorSettings) -> int:
-    """Return the bytes of the segment that is asked for at `event`, or by the request that it belongs to."""
-    end = min(event + _MOST_PIECES, len(events))
-    asks = np.flatnonzero((events.action[event:end] == Action.ALLOC) | (events.action[event:end] == Action.OOM))
-    if not len(asks):
-        return int(events.size[event])
-    size = events.size[event + int(asks[0])]
-    return segment_size(int(round_sizes(np.array([size]), settings)[0]), settings)

@@ -10,7 +10,8 @@ import numpy as np
 from gpumem_magic.allocator.adopt import find_regions
 from gpumem_magic.allocator.history import Deviation
 from gpumem_magic.allocator.model import Model
-from gpumem_magic.allocator.program import Op, recorded_limit
+from gpumem_magic.allocator.program import Op
+from gpumem_magic.allocator.releases import recorded_limit
 from gpumem_magic.trace.model import Action
 
 if TYPE_CHECKING:
@@ -137,7 +138,8 @@ def verify(
     except (KeyError, IndexError):
         # What was there before is partly guessed; a wrong guess about which pool a segment belongs to breaks the lists.
         event = int(model.program.events[model.step])
-        return Verdict(Deviation(max(event, 0), "the state before the recording to hold", "what contradicts it"), None)
+        broken = Deviation(max(event, 0), "the state before the recording to hold", "what contradicts it")
+        return Verdict(_first_step(model, recorded) or broken, None)
     deviation = _first_difference(history, model.program, model, recorded, len(events))
     # Whether a failed request that was left out went through the whole ladder is not known.
     is_counted = deviation is None and _failures(model.program) == _failures(program)
@@ -187,22 +189,26 @@ def _first_difference(
                 f"{int(lives.address[number]):#x}",
             )
         )
+    different = _first_step(model, recorded)
+    if different is not None:
+        differences.append(different)
+    elif len(model.steps) > len(recorded):
+        step = model.steps[len(recorded)]
+        event = int(program.events[step.step])
+        differences.append(Deviation(event, f"{step.action} of {step.size:,} bytes", "nothing"))
+    elif len(model.steps) < len(recorded):
+        event, action, _, size = recorded[len(model.steps)]
+        differences.append(Deviation(min(event, end - 1), "nothing", f"{action} of {size:,} bytes"))
+    return min(differences, key=lambda one: one.event, default=None)
+
+
+def _first_step(model: Model, recorded: list[tuple[int, str, int, int]]) -> Deviation | None:
+    """Compare segment events as far as both go."""
     for step, (event, *expected) in zip(model.steps, recorded, strict=False):
         if [step.action, step.address, step.size] != expected:
-            differences.append(
-                Deviation(
-                    event,
-                    f"{step.action} of {step.size:,} bytes at {step.address:#x}",
-                    f"{expected[0]} of {expected[2]:,} bytes at {expected[1]:#x}",
-                )
+            return Deviation(
+                event,
+                f"{step.action} of {step.size:,} bytes at {step.address:#x}",
+                f"{expected[0]} of {expected[2]:,} bytes at {expected[1]:#x}",
             )
-            break
-    else:
-        if len(model.steps) > len(recorded):
-            step = model.steps[len(recorded)]
-            event = int(program.events[step.step])
-            differences.append(Deviation(event, f"{step.action} of {step.size:,} bytes", "nothing"))
-        elif len(model.steps) < len(recorded):
-            event, action, _, size = recorded[len(model.steps)]
-            differences.append(Deviation(min(event, end - 1), "nothing", f"{action} of {size:,} bytes"))
-    return min(differences, key=lambda one: one.event, default=None)
+    return None

@@ -58,6 +58,10 @@ class Row:
     seconds: float = 0.0
     detail: str = ""
 
+    def matches(self, patterns: str) -> bool:
+        """Whether one of the substrings, separated by commas, is in its name."""
+        return any(part in f"{self.file}.{self.name}" for part in patterns.split(","))
+
     @property
     def is_alone(self) -> bool:
         """Whether nothing else may run beside it."""
@@ -80,7 +84,7 @@ def find(only: str) -> list[Row]:
                 row = Row(path.stem, name.removeprefix("check_"))
                 rows.append(row)
     rows += [Row("notebook", path.stem) for path in sorted(NOTEBOOKS.glob("*.ipynb"))]
-    rows = [row for row in rows if any(part in f"{row.file}.{row.name}" for part in only.split(","))]
+    rows = [row for row in rows if row.matches(only)]
     order = {"conf_checks": -1, "nvml_checks": 1, "notebook": 2}  # the longest first
     return sorted(rows, key=lambda row: (row.is_alone, order.get(row.file, 0), row.name.startswith("cost_")))
 
@@ -236,6 +240,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("gpu-results"))
     parser.add_argument("--only", default="", metavar="PATTERN")
+    parser.add_argument("--first", default="", metavar="PATTERN", help="run these before all others")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--seconds", type=float, default=520)
     parser.add_argument("--one", nargs=2, metavar=("FILE", "NAME"), help=argparse.SUPPRESS)
@@ -263,11 +268,13 @@ def main() -> int:
             print(f"{row.outcome:8} {row.file}.{row.name:32} {row.seconds:6.1f} s  {detail}", flush=True)
             write(rows, about, out)
 
-    with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
-        list(pool.map(go, [row for row in rows if not row.is_alone]))
-    for row in rows:
-        if row.is_alone:
-            go(row)
+    first = [row for row in rows if arguments.first and row.matches(arguments.first)]
+    for group in (first, [row for row in rows if row not in first]):
+        with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
+            list(pool.map(go, [row for row in group if not row.is_alone]))
+        for row in group:
+            if row.is_alone:
+                go(row)
     write(rows, about, out)
     pack(out)
     removed = trim(out)

@@ -56,7 +56,7 @@ def check_value(option: Option, text: str, release: Version, settings: Mapping[s
     if option.kind is Kind.CHOICE:
         return _choice(option, compact)
     if option.kind is Kind.DIVISIONS:
-        return _divisions(option, compact)
+        return _divisions(option, compact, release)
     return _reserve(option, compact)
 
 
@@ -138,7 +138,7 @@ def _is_power(number: int) -> bool:
     return number > 0 and number & (number - 1) == 0
 
 
-def _divisions(option: Option, text: str) -> Outcome:
+def _divisions(option: Option, text: str, release: Version) -> Outcome:
     """``4`` for every interval, or ``[256:1,512:2,>:4]``: MiB boundary → divisions, ``>`` for the rest."""
     if not text.startswith("["):
         if not text.isdigit() or not _is_power(int(text)):
@@ -148,7 +148,7 @@ def _divisions(option: Option, text: str) -> Outcome:
             )
         return Outcome(int(text), text)
     if not text.endswith("]"):
-        closed = _divisions(option, text + "]")
+        closed = _divisions(option, text + "]", release)
         return closed._replace(message=f"{option.name}: the bracket is not closed")
     table = dict.fromkeys(_INTERVALS, 0)
     last = 0
@@ -161,8 +161,8 @@ def _divisions(option: Option, text: str) -> Outcome:
         if divisions and not _is_power(divisions):
             return Outcome(None, "", f"{option.name}: divisions must be a power of two, or 0 for none, not {divisions}")
         if match[1] == ">":
-            # torch fills from the last boundary itself on, so the boundary's own value is replaced too.
-            table.update(dict.fromkeys(_INTERVALS[last:], divisions))
+            # Before 2.9 torch filled from the last boundary itself on, so the boundary's own value was replaced too.
+            table.update(dict.fromkeys(_INTERVALS[last + (release >= (2, 9)) :], divisions))
             continue
         boundary = int(match[1])
         if not _is_power(boundary):

@@ -40,8 +40,8 @@ def main(script: Path, out: Path, seconds: float, seeds: int, processes: int) ->
 
     def run(job: tuple[int, int]) -> None:
         seed, variant = job
-        left = seconds - 40 - (time.monotonic() - began)
-        if left < 10:
+        left = seconds - min(40, seconds / 3) - (time.monotonic() - began)
+        if left < 8:
             return
         setting, _ = FRESH[variant]
         environ = {key: value for key, value in os.environ.items() if "ALLOC_CONF" not in key}

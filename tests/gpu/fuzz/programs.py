@@ -274,8 +274,15 @@ def fresh_program(seed: int, share: float | None) -> FuzzProgram:
 
 
 def run_time_text(conf: str) -> str:
-    """Return a settings string for a running process: `expandable_segments` keeps its value unless it is named."""
+    """Return a settings string for a running process.
+
+    `expandable_segments` and `large_segment_size_mb` keep their value unless they are named (torch 2.11 on a GPU).
+    """
     parts = [] if conf in {"", "-"} else [conf]
     if "expandable_segments" not in conf:
         parts.append("expandable_segments:False")
+    if "large_segment_size_mb" not in conf:
+        parts.insert(0, "large_segment_size_mb:20")
+        if "max_non_split_rounding_mb" not in conf:
+            parts.append("max_non_split_rounding_mb:20")
     return ",".join(parts)

@@ -206,8 +206,8 @@ def test_settings_that_torch_would_refuse_are_bad_usage(text):
 def test_settings_as_written():
     settings = parse_settings("max_split_size_mb:32,roundup_power2_divisions:[64:8,256:4,>:1]")
     assert settings.max_split_size == 32 * MIB
-    # torch sets what is named, what lies before the first, and from the last on what ">" says; 128 MiB stays off.
-    assert settings.roundup_power2_divisions == (8, 8, 8, 8, 8, 8, 8, 0, 1, 1, 1, 1, 1, 1, 1, 1)
+    # torch sets what is named, what lies before the first, and behind the last what ">" says; 128 MiB stays off.
+    assert settings.roundup_power2_divisions == (8, 8, 8, 8, 8, 8, 8, 0, 4, 1, 1, 1, 1, 1, 1, 1)
     assert parse_settings("roundup_power2_divisions:4").roundup_power2_divisions == (4,) * 16
     assert parse_settings("") == AllocatorSettings()
     assert parse_settings("expandable_segments:True,large_segment_size_mb:40").large_segment_size == 40 * MIB
@@ -273,7 +273,7 @@ def test_the_command_as_text(run):
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0] == (
-        "cuda:0: expandable_segments:True would have reserved 2.19 GiB instead of 16.9 GiB: 14.7 GiB back, 87%"
+        "cuda:0: `expandable_segments:True` would have reserved 2.19 GiB instead of 16.9 GiB: 14.7 GiB back, 87%"
     )
     assert lines[1] == "  recorded: 16.9 GiB reserved at most, under torch's defaults"
     assert lines[3].split() == ["setting", "reserved", "range", "against", "recorded", "retries"]

@@ -70,8 +70,15 @@ def test_good_strings_have_no_problem(text, settings):
 def test_brackets_fill_as_torch_fills_them():
     table = check("roundup_power2_divisions:[256:1,512:2,1024:4,>:8]", T211).settings["roundup_power2_divisions"]
     assert isinstance(table, dict)
-    # Intervals below the first boundary take its value; '>' starts at the last boundary itself.
-    assert [table[str(1 << power)] for power in range(16)] == [1] * 9 + [2] + [8] * 6
+    # Intervals below the first boundary take its value, '>' starts behind the last one, gaps are off (a GPU's torch 2.11
+    # said so). Before 2.9 '>' replaced the last boundary's own value.
+    assert [table[str(1 << power)] for power in range(16)] == [1] * 9 + [2, 4] + [8] * 5
+    gaps = check("roundup_power2_divisions:[1:4,2:2,4:8,16:1,64:2,>:4]", T211).settings["roundup_power2_divisions"]
+    assert isinstance(gaps, dict)
+    assert list(gaps.values()) == [4, 2, 8, 0, 1, 0, 2, *[4] * 9]
+    old = check("roundup_power2_divisions:[256:1,512:2,1024:4,>:8]", T28).settings["roundup_power2_divisions"]
+    assert isinstance(old, dict)
+    assert [old[str(1 << power)] for power in range(16)] == [1] * 9 + [2] + [8] * 6
 
 
 def test_range_depends_on_the_release():
