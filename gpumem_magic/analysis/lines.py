@@ -86,17 +86,19 @@ def attribute(
         A place or a reason for every event.
     """
     time_us = np.asarray(time_us, np.int64) - offset_us
-    place = np.full(len(time_us), _OUTSIDE, np.int32)
     unnamed = np.array([index for index, stack in enumerate(marks.places) if not stack], np.int64)
-    # Events in time order make slices of those that a thread can have made.
-    order = np.argsort(time_us, kind="stable")
+    # Events in time order make slices of those that a thread can have made; nearly always they are.
+    order: NDArray[np.intp] | slice = slice(None)
+    if np.any(time_us[1:] < time_us[:-1]):
+        order = np.argsort(time_us, kind="stable")
     sorted_us = time_us[order]
     joined = np.full(len(time_us), _OUTSIDE, np.int32)
     taken = np.zeros(len(time_us), np.bool_)
     foreign = set(marks.foreign)
+    idents = np.unique(marks.thread).tolist() if len(marks.thread) else []
     # Those that call before those that are called.
-    for ident in sorted(np.unique(marks.thread).tolist(), key=lambda ident: (ident in foreign, ident)):
-        own = marks.thread == ident
+    for ident in sorted(idents, key=lambda ident: (ident in foreign, ident)):
+        own = slice(None) if len(idents) == 1 else marks.thread == ident
         mark_us, mark_place = marks.time_us[own], marks.place[own]
         begin = int(np.searchsorted(sorted_us, mark_us[0]))
         end = len(sorted_us)
@@ -104,11 +106,16 @@ def attribute(
             end = int(np.searchsorted(sorted_us, mark_us[-1]))
         if begin >= end:
             continue
-        found = mark_place[np.searchsorted(mark_us, sorted_us[begin:end], side="right") - 1]
+        # Each mark holds from the first event that is not before it to the first that is not before the next.
+        firsts = np.clip(np.searchsorted(sorted_us, mark_us), begin, end)
+        found = np.repeat(mark_place, np.diff(firsts, append=end))
+        if len(idents) == 1 and thread is None:
+            joined[begin:end] = np.maximum(found, _OUTSIDE)
+            continue
         now = joined[begin:end]
         active = found >= 0
         if thread is not None:
-            known = thread[order[begin:end]]
+            known = thread[order][begin:end]
             # The thread's own word counts over everything that others were doing.
             now = np.where((known == ident) & (now == _TWO_THREADS), _OUTSIDE, now)
             now = np.where((known == ident) & active, _OUTSIDE, now)
@@ -123,6 +130,7 @@ def attribute(
         joined[: int(np.searchsorted(sorted_us, marks.time_us[0]))] = _DROPPED
     if len(unnamed):
         joined[np.isin(joined, unnamed)] = _TOO_OFTEN
+    place = np.empty_like(joined)
     place[order] = joined
     return Lines(place, REASONS, _notes(marks, place, offset_us))
 
