@@ -1,5 +1,6 @@
 /** The notebook widget: wires a model of anywidget to the view. Knows nothing of what is drawn. */
 
+import type { Answer, AskChannel, Question } from './view/ask';
 import type { DetailReply, DetailRequest } from './view/document';
 import type { DetailChannel } from './view/ui/detail';
 import { View } from './view/view';
@@ -8,7 +9,7 @@ import { View } from './view/view';
 interface Model {
   get(name: 'document'): DataView | undefined;
   get(name: 'can_detail'): boolean | undefined;
-  send(content: DetailRequest): void;
+  send(content: DetailRequest | Question): void;
   on(event: string, callback: (...args: never[]) => void): void;
   off(event: string, callback: (...args: never[]) => void): void;
 }
@@ -26,12 +27,27 @@ function channelOf(model: Model): DetailChannel {
   };
 }
 
+function askChannelOf(model: Model): AskChannel {
+  return {
+    send: question => {
+      if (model.get('can_detail') === false) return false;
+      model.send(question);
+      return true;
+    },
+    onReply: listener => {
+      const receive = (content: Answer, buffers: DataView[]): void => listener(content, buffers[0] ?? null);
+      model.on('msg:custom', receive);
+      return () => model.off('msg:custom', receive);
+    }
+  };
+}
+
 function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const host = document.createElement('div');
   // Single letters are the picture's keys here, not the notebook's commands.
   host.dataset.lmSuppressShortcuts = 'true';
   el.append(host);
-  const view = new View(host, { detail: channelOf(model) });
+  const view = new View(host, { detail: channelOf(model), ask: askChannelOf(model) });
   const show = (): void => {
     const data = model.get('document');
     if (data !== undefined && data.byteLength > 0) {
