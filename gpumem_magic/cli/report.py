@@ -34,6 +34,9 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument("file", metavar="FILE", help="a torch memory snapshot: pickle, .gz or .xz")
     parser.add_argument("-o", "--output", metavar="OUT.html", help="where to write it (default: FILE's name, here)")
     parser.add_argument("--no-source", action="store_true", help="leave out source lines and folders, for sharing")
+    parser.add_argument(
+        "--whatif", action="store_true", help="also replay it under other allocator settings, for the What if tab"
+    )
     parser.set_defaults(run=_run_report)
     parser = commands.add_parser(
         "diff",
@@ -62,12 +65,19 @@ def _run_report(arguments: argparse.Namespace) -> int:
 
     source = Path(arguments.file)
     report = build(open_snapshot(arguments.file), title=source.name)
+    if arguments.whatif:
+        report = report.explored()
     if arguments.no_source:
         report = report.without_source()
     target = report.save(arguments.output or f"{_stem(source)}.html")
     print(report.sentence)
     for note in report.notes:
         print(f"{note.level}: {note.text}")
+    if report.answers:
+        from gpumem_magic.report.whatif_words import conclusion
+
+        for key, answer in report.answers.items():
+            print(printable(f"what if, {key}: {conclusion(answer)}"))
     print(f"wrote {target} ({format_bytes(target.stat().st_size)})")
     return 0
 

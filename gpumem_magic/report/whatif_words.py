@@ -22,12 +22,12 @@ _LIVE_SHARE = 0.9
 
 
 def _name(conf: str) -> str:
-    return conf or _DEFAULTS
+    return f"`{conf}`" if conf else _DEFAULTS
 
 
 def spread(row: Row) -> str:
-    """Write a row's range; empty when it is one number."""
-    if row.low == row.high:
+    """Write a row's range; empty when it is one number, or was measured."""
+    if row.low == row.high or row.is_recorded:
         return ""
     low, high = format_bytes(row.low), format_bytes(row.high)
     # A range that rounds to one number is told by its width.
