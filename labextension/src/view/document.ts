@@ -9,6 +9,9 @@
  * `null` means unknown; the reason stands in `missing` under the same name.
  */
 
+import type { SegmentMoments } from './segments/document';
+import type { WhatIf } from './whatif/document';
+
 export const FORMAT = 'gpumem-view';
 export const VERSION = 1;
 
@@ -45,8 +48,22 @@ export interface Header {
   stacks: number[][];
   devices: Device[];
   arrays: Record<string, ArrayRef>;
+  /** The measured runs of a notebook's cells that lie one behind the other in here; empty for one recording. */
+  cells?: CellSpan[];
   /** Two recordings in one document: `devices` are those of A, then those of B. */
   compare?: Compare | null;
+}
+
+export interface CellSpan {
+  /** What `Group.cell` of its lines says. */
+  title: string;
+  executionCount: number | null;
+  /** The cell's id in the notebook, where the front end sent it. */
+  cellId: string | null;
+  startUs: number;
+  endUs: number;
+  /** The first line of the run's own report. */
+  sentence: string;
 }
 
 /** What changed from A to B, aligned by the code that allocated; the device that changed most comes first. */
@@ -99,6 +116,14 @@ export interface Device {
   timeline: Timeline;
   /** What memory was for; null or absent where nobody looked. */
   categories?: Categories | null;
+  /** Addresses are known, so that a kernel can send the map of segments at any moment. */
+  mapped?: boolean;
+  /** The moments whose map a file carries. */
+  segments?: SegmentMoments | null;
+  /** Why other settings cannot be replayed; null when they can. */
+  notReplayed?: string | null;
+  /** What other settings would have done, where a file carries it. */
+  whatIf?: WhatIf | null;
 }
 
 /**

@@ -7,7 +7,7 @@ import { type Axis, eventAxis, timeAxis } from './axis/axis';
 import { type Fold, findFolds } from './axis/folds';
 import { Viewport } from './axis/viewport';
 import type { ViewDocument } from './decode';
-import type { Group } from './document';
+import type { CellSpan, Group } from './document';
 import type { PlacedRegion } from './draw/frame';
 import type { Line } from './draw/lines';
 import type { LineName } from './draw/palette';
@@ -77,6 +77,8 @@ export class Session {
 
   constructor(document: ViewDocument, device = 0) {
     this.document = document;
+    // Over a whole notebook the first question is which cell.
+    if (this.cells.length > 1) this.colorBy = 'cell';
     this.showDevice(device);
   }
 
@@ -97,7 +99,7 @@ export class Session {
     this.range = null;
     this.emphasis = null;
     this.lines = linesOf(this.document, recording);
-    const placed = placeRegions(recording.device, recording.spanUs);
+    const placed = placeRegions(recording.device, recording.spanUs, this.cells);
     this.regions = placed.regions;
     this.regionRows = placed.rows;
     this.#banding = makeBanding(recording, this.document.header, this.colorBy, this.log);
@@ -114,6 +116,30 @@ export class Session {
     this.matches = this.matches === null ? null : search(recording, this.document.header, this.matches.query);
     if (this.#isFiltered()) this.source.curves = new Curves(recording, this.#filtered());
     this.#emit('device');
+  }
+
+  /** Measured runs that lie one behind the other in here. */
+  get cells(): readonly CellSpan[] {
+    return this.document.header.cells ?? [];
+  }
+
+  /** Where a cell lies along the axis. */
+  rangeOf(cell: CellSpan): Range {
+    const { axis, recording } = this.source;
+    const { startUs } = recording.device;
+    return { fromU: axis.uOfUs(cell.startUs - startUs), toU: axis.uOfUs(cell.endUs - startUs) };
+  }
+
+  /** The cell whose stretch is selected. */
+  get selectedCell(): CellSpan | null {
+    const { range } = this;
+    if (range === null) return null;
+    return (
+      this.cells.find(cell => {
+        const own = this.rangeOf(cell);
+        return own.fromU === range.fromU && own.toU === range.toU;
+      }) ?? null
+    );
   }
 
   get folds(): readonly Fold[] {
@@ -146,8 +172,11 @@ export class Session {
 
   /** The most that was allocated in what is on screen. */
   mostInView(): number {
-    const { curves } = this.active();
-    const { axis, fromU, toU } = this.viewport;
+    return this.mostIn(this.viewport.fromU, this.viewport.toU);
+  }
+
+  mostIn(fromU: number, toU: number): number {
+    const { curves, axis } = this.source;
     const from = axis.momentBefore(fromU);
     return curves.total[curves.extremes.greatest(from, Math.max(from, axis.momentAt(toU)))] as number;
   }

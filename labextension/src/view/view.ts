@@ -6,11 +6,15 @@
  * `input/` gestures to meanings, `ui/` the page's parts, `session.ts` what is being looked at.
  */
 
+import type { AskChannel } from './ask';
+import { CellsTab } from './cells/tab';
 import { ComparePage } from './compare/page';
 import { DocumentError, decode, type ViewDocument } from './decode';
 import { formatBytes, formatCount } from './format';
 import { type Action, actionOf } from './input/keys';
 import type { Page } from './page';
+import { SEGMENTS_STYLE } from './segments/style';
+import { SegmentsTab } from './segments/tab';
 import { Session } from './session';
 import { type DetailChannel, DetailLoader } from './ui/detail';
 import { h, replace } from './ui/dom';
@@ -23,10 +27,14 @@ import { STYLE } from './ui/style';
 import { Tables } from './ui/tables';
 import { coloursOf, isDark, watchTheme } from './ui/theme';
 import { Toolbar } from './ui/toolbar';
+import { WHATIF_STYLE } from './whatif/style';
+import { WhatIfTab } from './whatif/tab';
 
 export interface ViewOptions {
   /** A kernel that can send more. */
   detail?: DetailChannel | undefined;
+  /** A kernel that answers the tabs' questions. */
+  ask?: AskChannel | undefined;
   /** The page around says itself what it discloses. */
   standalone?: boolean;
 }
@@ -47,7 +55,7 @@ export class View {
     this.#options = options;
     const shadow = host.shadowRoot ?? host.attachShadow({ mode: 'open' });
     this.#root = h('div', { class: 'gm' });
-    replace(shadow as unknown as Element, h('style', {}, STYLE), this.#root);
+    replace(shadow as unknown as Element, h('style', {}, STYLE + WHATIF_STYLE + SEGMENTS_STYLE), this.#root);
     this.#theme();
     this.#ends.push(watchTheme(() => this.#theme()));
     if (typeof ResizeObserver !== 'undefined') {
@@ -167,6 +175,8 @@ class Parts implements Page {
   readonly #devices = h('div');
   readonly #toolbar: Toolbar;
   readonly #legend: Legend;
+  readonly #segments: SegmentsTab;
+  readonly #whatIf: WhatIfTab;
   readonly #tables: Tables;
   readonly #foot = h('footer', { class: 'foot' });
   readonly #detail: DetailLoader | null;
@@ -182,7 +192,9 @@ class Parts implements Page {
     const colours = coloursOf(root, root.dataset.theme === 'dark');
     this.#header = new HeaderView(session.document.header);
     this.#legend = new Legend(session);
-    this.#tables = new Tables(session, colours);
+    this.#segments = new SegmentsTab(session, options.ask ?? null);
+    this.#whatIf = new WhatIfTab(session, options.ask ?? null);
+    this.#tables = new Tables(session, colours, [new CellsTab(session), this.#segments, this.#whatIf]);
     this.picture = new PictureView(session, colours);
     this.#toolbar = new Toolbar(session, {
       perform: action => this.perform(action),
@@ -219,6 +231,8 @@ class Parts implements Page {
     this.#unsubscribe();
     this.picture.dispose();
     this.#toolbar.dispose();
+    this.#segments.dispose();
+    this.#whatIf.dispose();
     this.#detail?.dispose();
   }
 

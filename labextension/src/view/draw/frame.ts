@@ -2,7 +2,7 @@
 
 import { decimalTicks } from '../axis/ticks';
 import type { Viewport } from '../axis/viewport';
-import type { Marker } from '../document';
+import type { CellSpan, Marker } from '../document';
 import { formatBytes, formatCount, formatDuration, formatMoment } from '../format';
 import { type Layout, REGION_ROW_PX } from './layout';
 import type { Colours } from './palette';
@@ -16,6 +16,8 @@ export interface PlacedRegion {
   fromUs: number;
   toUs: number;
   row: number;
+  /** A measured cell, and not a region that the program named. */
+  cell: CellSpan | null;
 }
 
 export function drawGrid(pen: Pen, layout: Layout, scale: Scale, colours: Colours): void {
@@ -172,8 +174,12 @@ export function drawRegions(
   pen.textAlign = 'left';
   pen.textBaseline = 'middle';
   // A thousand regions under a pixel each would be noise: what is narrower than a pixel joins its neighbour.
-  const reached = [0, 0, 0].map(() => Number.NEGATIVE_INFINITY);
+  const rows = Math.round(area.height / REGION_ROW_PX);
+  const reached = Array.from({ length: rows }, () => Number.NEGATIVE_INFINITY);
+  let nth = 0;
   for (const region of regions) {
+    if (region.row >= rows) continue;
+    nth += 1;
     const left = area.x + viewport.pxOfU(viewport.axis.uOfUs(region.fromUs), plot.width);
     const right = area.x + viewport.pxOfU(viewport.axis.uOfUs(region.toUs), plot.width);
     if (right < area.x || left > area.x + area.width || right - (reached[region.row] as number) < 1) continue;
@@ -181,8 +187,11 @@ export function drawRegions(
     const width = Math.max(1, Math.min(right, area.x + area.width) - x - 1);
     reached[region.row] = right;
     const y = area.y + region.row * REGION_ROW_PX;
-    pen.fillStyle = colours.grid;
+    pen.fillStyle = region.cell === null ? colours.grid : colours.accent;
+    // Cells follow each other without a gap: two shades in turn keep them apart.
+    pen.globalAlpha = region.cell === null ? 1 : nth % 2 === 0 ? 0.16 : 0.28;
     pen.fillRect(x, y, width, REGION_ROW_PX - 2);
+    pen.globalAlpha = 1;
     if (width < 24) continue;
     pen.save();
     pen.beginPath();

@@ -5,7 +5,10 @@ import type { Rect } from './pen';
 export const GUTTER_PX = 68;
 export const RULER_PX = 22;
 export const REGION_ROW_PX = 17;
-export const MOST_REGION_ROWS = 3;
+/** Deeper nesting than this is not drawn. */
+export const MOST_REGION_ROWS = 16;
+/** With more rows than these the picture grows, so that the plot keeps its height. */
+export const FREE_REGION_ROWS = 3;
 export const MINIMAP_PX = 40;
 /** Room right of the plot, so that the last tick's label and a limit's name are not cut. */
 const RIGHT_PX = 12;

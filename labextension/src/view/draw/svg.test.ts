@@ -17,7 +17,7 @@ function draw(zoom: number): string {
   const viewport = new Viewport(timeAxis(recording.steps.time, recording.spanUs, [])).zoom(zoom, 0.5);
   const pen = new SvgPen(900, 320);
   const banding = makeBanding(recording, document.header, 'line');
-  const region = { name: '<b> & "шаг"', fromUs: 0, toUs: recording.spanUs, row: 0 };
+  const region = { name: '<b> & "шаг"', fromUs: 0, toUs: recording.spanUs, row: 0, cell: null };
   drawPicture(pen, 900, 320, {
     curves: new Curves(recording, banding),
     live: new LiveIndex(recording),

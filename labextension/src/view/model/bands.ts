@@ -197,13 +197,14 @@ function classify(recording: Recording, header: Header, by: ColorBy): Classes {
     }
     case 'cell': {
       const names = [...new Set(device.groups.map(cellName))];
+      const grey = new Set(device.groups.filter(group => group.kind === 'before' && group.cell === null).map(cellName));
       const of = device.groups.map(group => names.indexOf(cellName(group)));
       return {
         bands: names.map((name, k) => ({
           key: `cell ${name}`,
           label: name,
           detail: null,
-          tone: name === 'before the cell' ? { kind: 'before', nth: 0 } : { kind: 'slot', slot: k },
+          tone: grey.has(name) ? { kind: 'before', nth: 0 } : { kind: 'slot', slot: k },
           groups: of.flatMap((cell, group) => (cell === k ? [group] : []))
         })),
         of: lifetimes.group.map(group => of[group] as number),
@@ -264,7 +265,7 @@ function withSummed(
 }
 
 function cellName(group: Group): string {
-  return group.cell ?? (group.kind === 'before' ? 'before the cell' : 'outside cells');
+  return group.cell ?? (group.kind === 'before' ? group.label : 'outside cells');
 }
 
 function groupBand(group: Group, index: number, nthBefore: number): Band {

@@ -1,7 +1,9 @@
 /** The picture as a part of the page: canvases, overview, mouse and keys. */
 
 import { Viewport } from '../axis/viewport';
-import { GUTTER_PX } from '../draw/layout';
+import { goToCell } from '../cells/jump';
+import type { PlacedRegion } from '../draw/frame';
+import { FREE_REGION_ROWS, GUTTER_PX, REGION_ROW_PX } from '../draw/layout';
 import { drawOverview, drawWindow } from '../draw/minimap';
 import { drawOverlay } from '../draw/overlay';
 import type { Colours } from '../draw/palette';
@@ -60,6 +62,7 @@ export class PictureView {
       overview: makeSurface(overview),
       window: makeSurface(window_)
     };
+    this.#makeRoom();
     const detachPointer = this.#attachPicture();
     this.#attachMinimap();
     const observer = typeof ResizeObserver === 'undefined' ? null : new ResizeObserver(() => this.redraw());
@@ -84,8 +87,15 @@ export class PictureView {
 
   /** Everything, at the next frame. */
   redraw(): void {
+    this.#makeRoom();
     this.#dirty = { base: true, overview: true };
     this.#schedule();
+  }
+
+  /** Many rows of regions make the picture taller, not the plot lower. */
+  #makeRoom(): void {
+    const extra = Math.max(0, this.#session.regionRows - FREE_REGION_ROWS) * REGION_ROW_PX;
+    this.picture.style.setProperty('--gm-extra', `${extra}px`);
   }
 
   /** The picture, but not the overview. */
@@ -213,6 +223,33 @@ export class PictureView {
     return { x, y, us, moment, source, picked, lifetime: picked?.lifetime ?? null, total };
   }
 
+  /** The region or cell whose bar lies under a point. */
+  #regionAt(x: number, y: number): PlacedRegion | null {
+    const area = this.frame?.layout.regions;
+    if (area === undefined || this.frame === null || y < area.y || y >= area.y + area.height) return null;
+    const row = Math.floor((y - area.y) / REGION_ROW_PX);
+    const { viewport } = this.frame;
+    const perPx = viewport.spanU / area.width;
+    const u = viewport.uOfPx(x - area.x, area.width);
+    const inRow = this.#session.regions.filter(region => region.row === row);
+    // A bar of a pixel is hard to hit: the nearest within three.
+    const distance = (region: PlacedRegion): number => {
+      const { fromU, toU } = this.#rangeOf(region);
+      return Math.max(fromU - u, u - toU, 0) / perPx;
+    };
+    const best = inRow.reduce<PlacedRegion | null>(
+      (found, region) => (found === null || distance(region) < distance(found) ? region : found),
+      null
+    );
+    return best !== null && distance(best) <= 3 ? best : null;
+  }
+
+  #rangeOf(region: PlacedRegion): { fromU: number; toU: number } {
+    if (region.cell !== null) return this.#session.rangeOf(region.cell);
+    const { axis } = this.#session.source;
+    return { fromU: axis.uOfUs(region.fromUs), toU: axis.uOfUs(region.toUs) };
+  }
+
   #draftRange(): { fromU: number; toU: number } | null {
     const { frame } = this;
     if (this.#draft === null || frame === null) return null;
@@ -236,11 +273,23 @@ export class PictureView {
       },
       click: (x, y) => {
         this.picture.classList.remove('dragging');
+        const region = this.#regionAt(x, y);
+        if (region !== null) {
+          session.setRange(this.#rangeOf(region));
+          return;
+        }
         const pointed = this.#point(x, y);
         if (pointed === null) return;
         session.setHere({ source: pointed.source, moment: pointed.moment, us: pointed.us, lifetime: pointed.lifetime });
       },
-      doubleClick: x => {
+      doubleClick: (x, y) => {
+        const region = this.#regionAt(x, y);
+        if (region !== null) {
+          const { fromU, toU } = this.#rangeOf(region);
+          if (region.cell === null || !goToCell(this.element, region.cell))
+            session.setViewport(session.viewport.around(fromU, toU, 0));
+          return;
+        }
         const { range, viewport } = session;
         const u = this.frame === null ? 0 : viewport.uOfPx(x - this.frame.layout.plot.x, this.frame.layout.plot.width);
         if (range !== null && u >= range.fromU && u <= range.toU)

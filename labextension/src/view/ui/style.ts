@@ -79,7 +79,7 @@ export const STYLE = `
 .menu > div.open { display: flex; }
 .menu > div button { text-align: start; border-color: transparent; }
 
-.picture { position: relative; height: 320px; min-height: 180px; max-height: 1200px; overflow: hidden; resize: vertical; touch-action: pan-y; }
+.picture { position: relative; height: calc(320px + var(--gm-extra, 0px)); min-height: 180px; max-height: 1200px; overflow: hidden; resize: vertical; touch-action: pan-y; }
 .minimap { position: relative; height: 40px; touch-action: none; cursor: ew-resize; }
 .picture canvas, .minimap canvas { position: absolute; inset: 0; width: 100%; height: 100%; display: block; }
 .picture .overlay { z-index: ${Z.overlay}; cursor: crosshair; }
@@ -159,7 +159,7 @@ kbd { font: 11px var(--gm-code); border: 1px solid var(--gm-border); border-bott
 .gm.narrow { padding-inline: 6px; }
 .gm.narrow .numbers > div { padding: 3px 7px 4px; min-width: 72px; }
 .gm.narrow .numbers dd { font-size: 13px; }
-.gm.narrow .picture { height: 240px; }
+.gm.narrow .picture { height: calc(240px + var(--gm-extra, 0px)); }
 .gm.narrow .search input { width: 120px; }
 .gm.narrow td, .gm.narrow th { padding-inline: 4px; }
 .gm.narrow td.source { width: 60%; }

@@ -1,5 +1,6 @@
 /** The tables under the picture: at the peak, stayed, here, this stretch. They are the picture's accessible twin. */
 
+import { goButton } from '../cells/jump';
 import type { Row } from '../document';
 import type { Colours } from '../draw/palette';
 import { formatBytes, formatCount, formatDuration, formatMoment, formatShare } from '../format';
@@ -7,17 +8,34 @@ import { liveTree } from '../model/icicle';
 import { sumRange } from '../model/live';
 import type { Session } from '../session';
 import { allocationCard } from './card';
-import { button, h, replace, toggle } from './dom';
+import { bdi, button, h, replace, toggle } from './dom';
+import { withCode } from './header';
 import { icicle } from './icicle';
 import { bytesCell, drawTable, type TableRow, type TableSpec, tableText } from './rows';
 
 export type Tab = 'peak' | 'stayed' | 'here' | 'range';
 
+/** A tab that another room fills. It owns its element, and is told when it is on screen. */
+export interface ExtraTab {
+  readonly name: string;
+  readonly label: string;
+  readonly title: string;
+  readonly element: HTMLElement;
+  /** A click in the picture moves it, instead of opening the "Here" table. */
+  readonly followsHere: boolean;
+  /** There is something to show for the device that is looked at. */
+  available(): boolean;
+  /** The tab is on screen: for the first time, or after the session or the theme changed. */
+  show(colours: Colours): void;
+  /** What "copy the table" gives. */
+  text(): string;
+}
+
 let nextId = 0;
 
 export class Tables {
   readonly element = h('section');
-  tab: Tab = 'peak';
+  tab: Tab | ExtraTab = 'peak';
   readonly #session: Session;
   readonly #tabs = h('div', { class: 'tabs', role: 'tablist', 'aria-label': 'Tables' });
   readonly #panel: HTMLElement;
@@ -26,10 +44,12 @@ export class Tables {
   #asTree = false;
   #spec: TableSpec | null = null;
   #colours: Colours;
+  readonly #extras: readonly ExtraTab[];
 
-  constructor(session: Session, colours: Colours) {
+  constructor(session: Session, colours: Colours, extras: readonly ExtraTab[] = []) {
     this.#session = session;
     this.#colours = colours;
+    this.#extras = extras;
     this.#panel = h('div', { class: 'panel', role: 'tabpanel', id: this.#id });
     this.element.append(this.#tabs, this.#panel);
     this.#tabs.addEventListener('keydown', event => this.#moveTab(event));
@@ -43,7 +63,8 @@ export class Tables {
   /** Another device: nothing of the old one stays selected. */
   reset(): void {
     this.#pinned.clear();
-    if (this.tab === 'here' || this.tab === 'range') this.tab = 'peak';
+    const gone = typeof this.tab === 'string' ? this.tab === 'here' || this.tab === 'range' : !this.tab.available();
+    if (gone) this.tab = 'peak';
     this.show();
   }
 
@@ -51,7 +72,8 @@ export class Tables {
   follow(): void {
     const { here, range } = this.#session;
     const before = { here: this.tab === 'here', range: this.tab === 'range' };
-    if (this.#lastHere !== here && here !== null) this.tab = 'here';
+    const follows = typeof this.tab !== 'string' && this.tab.followsHere;
+    if (this.#lastHere !== here && here !== null) this.tab = follows ? this.tab : 'here';
     else if (this.#lastRange !== range && range !== null) this.tab = 'range';
     else if ((before.here && here === null) || (before.range && range === null)) this.tab = 'peak';
     this.#lastHere = here;
@@ -63,19 +85,30 @@ export class Tables {
   #lastRange: Session['range'] = null;
 
   get text(): string {
+    if (typeof this.tab !== 'string') return this.tab.text();
     return this.#spec === null ? '' : tableText(this.#spec);
   }
 
   show(): void {
     this.#showTabs();
-    const parts = this.#content();
+    const { tab } = this;
+    this.#panel.classList.toggle('extra', typeof tab !== 'string');
+    if (typeof tab !== 'string') {
+      this.#spec = null;
+      // Only when it is not there yet: what has the focus would lose it.
+      if (this.#panel.firstChild !== tab.element) replace(this.#panel, tab.element);
+      this.#panel.setAttribute('aria-label', tab.title);
+      tab.show(this.#colours);
+      return;
+    }
+    const parts = this.#content(tab);
     replace(this.#panel, ...parts);
     this.#panel.setAttribute('aria-label', this.#spec?.caption ?? 'Table');
   }
 
   #showTabs(): void {
     const { here, range, viewport } = this.#session;
-    const tab = (name: Tab, label: string, enabled: boolean, title: string): HTMLElement | null =>
+    const tab = (name: Tab | ExtraTab, label: string, enabled: boolean, title: string): HTMLElement | null =>
       enabled
         ? button(
             label,
@@ -104,6 +137,7 @@ export class Tables {
       tab('stayed', 'Stayed', true, 'Who was alive at the end'),
       tab('here', `Here${at}`, here !== null, 'Who is alive at the moment that you clicked'),
       tab('range', `This stretch${length}`, range !== null, 'What happened in the range that you dragged'),
+      ...this.#extras.map(extra => tab(extra, extra.label, extra.available(), extra.title)),
       h('span', { class: 'gap' }),
       this.tab === 'here'
         ? toggle(
@@ -139,11 +173,11 @@ export class Tables {
     event.stopPropagation();
   }
 
-  #content(): (Node | null)[] {
+  #content(tab: Tab): (Node | null)[] {
     const session = this.#session;
     const { device } = session.source.recording;
     this.#spec = null;
-    switch (this.tab) {
+    switch (tab) {
       case 'peak':
         return this.#rows(device.peak, device.headline.allocatedPeak, 'at the peak', 'Nothing was allocated.');
       case 'stayed':
@@ -266,6 +300,7 @@ export class Tables {
       bytesCell(row.transient),
       { text: formatCount(row.blocks) }
     ];
+    const cell = session.selectedCell;
     const between = `${formatMoment(axis.usOfU(range.fromU), 1)} to ${formatMoment(axis.usOfU(range.toU), 1)}`;
     const intro = h(
       'p',
@@ -275,6 +310,12 @@ export class Tables {
       ' ',
       button('Clear (Esc)', () => session.setRange(null))
     );
+    if (cell !== null) {
+      intro.prepend(
+        h('span', {}, h('b', {}, bdi(cell.title)), ' ', ...withCode(cell.sentence), ' ', goButton(cell)),
+        h('br')
+      );
+    }
     const summed =
       sums.summed === 0
         ? null
