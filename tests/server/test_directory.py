@@ -1,6 +1,6 @@
 """Kernels whose process is not here, and servers without terminals: what cannot be started in a test."""
 
-import datetime
+import datetime as dt
 from types import SimpleNamespace
 
 import pytest
@@ -54,7 +54,7 @@ async def test_kernel_without_a_local_process_says_why(manager, pid, reason):
 
 
 async def test_idle_kernel_tells_since_when_and_one_at_work_does_not():
-    moment = datetime.datetime(2026, 11, 30, 8, 0, 0, 250_000, tzinfo=datetime.timezone.utc)
+    moment = dt.datetime(2026, 11, 30, 8, 0, 0, 250_000, tzinfo=dt.timezone.utc)
     manager = kernel(SimpleNamespace(pid=42))
     manager.last_activity = moment
     for state, expected in (("idle", 1796025600_250_000), ("busy", None)):

@@ -25,6 +25,14 @@ describe('shares and ages', () => {
   });
 
   it('read as people say them', () => {
-    expect([-1, 40, 720, 7500, 273_600].map(formatAge)).toEqual(['0 s', '40 s', '12 min', '2 h 05 min', '3 d 4 h']);
+    expect([-1, 40, 720, 7500, 21_600, 86_400, 273_600].map(formatAge)).toEqual([
+      '0 s',
+      '40 s',
+      '12 min',
+      '2 h 05 min',
+      '6 h',
+      '1 d',
+      '3 d 4 h'
+    ]);
   });
 });

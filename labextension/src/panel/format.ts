@@ -38,7 +38,7 @@ export function formatPercent(fraction: number): string {
   return percent === 100 && fraction < 1 ? '> 99 %' : `${percent} %`;
 }
 
-/** "40 s", "12 min", "2 h 05 min", "3 d 4 h". */
+/** "40 s", "12 min", "2 h 05 min", "6 h", "3 d 4 h". */
 export function formatAge(seconds: number): string {
   const whole = Math.max(0, Math.round(seconds));
   if (whole < 60) {
@@ -49,9 +49,10 @@ export function formatAge(seconds: number): string {
     return `${minutes} min`;
   }
   const hours = Math.floor(minutes / 60);
-  return hours < 24
-    ? `${hours} h ${String(minutes % 60).padStart(2, '0')} min`
-    : `${Math.floor(hours / 24)} d ${hours % 24} h`;
+  if (hours < 24) {
+    return minutes % 60 === 0 ? `${hours} h` : `${hours} h ${String(minutes % 60).padStart(2, '0')} min`;
+  }
+  return hours % 24 === 0 ? `${hours / 24} d` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
 /** Local wall-clock time, "14:03:22". */

@@ -9,6 +9,7 @@ import { paint } from './bar';
 import { CellsView } from './cells';
 import { bytesText, type ViewContext } from './context';
 import { element, type ItemView, KeyedList, setHidden, setText } from './dom';
+import { kernelState } from './kernelState';
 import { TorchBlock } from './torchBlock';
 import { Value } from './value';
 
@@ -80,7 +81,7 @@ export class NotebookSection {
     }
     const kernel = model.kernel(active.kernelId);
     setText(this._name, active.name);
-    setText(this._state, kernel?.executionState ?? trans.__('no kernel'));
+    setText(this._state, kernel ? kernelState(this._context, kernel) : trans.__('no kernel'));
     setHidden(this._swatch, kernel === null);
     const numbers = kernel && active.numbers;
     this._torch.sync(numbers?.devices ?? []);

@@ -1,12 +1,13 @@
 /** The list under a bar: who holds how much, what can be done about it. It is the bar's legend, too. */
 
 import { formatAge } from '../format';
-import type { KernelState, ProcessState } from '../protocol';
+import type { ProcessState } from '../protocol';
 import { type OwnerRow, ownerRows } from '../rows';
 import type { Segment } from '../segments';
 import { paint, segmentName } from './bar';
 import { bytesText, type ViewContext } from './context';
 import { button, element, type ItemView, KeyedList, setAttribute, setHidden, setText } from './dom';
+import { kernelState } from './kernelState';
 import { Value } from './value';
 
 /** Foreign processes beyond this many are folded: a shared machine has dozens. */
@@ -14,8 +15,6 @@ const SHOWN_OTHERS = 5;
 /** A kernel's own PID and its first workers; data loaders come by the dozen. */
 const SHOWN_CHILDREN = 3;
 
-/** From five minutes on it is worth saying for how long a kernel has held memory and done nothing. */
-const LONG_IDLE_S = 300;
 /** A longer second line is cut off by the style sheet (two lines at 220 px), and told in full by the tooltip. */
 const LONG_DETAIL = 56;
 
@@ -87,7 +86,7 @@ class OwnerView implements ItemView<OwnerRow> {
       ...row.processes.slice(0, SHOWN_CHILDREN).flatMap(child => this._pid(child, row.processes.length > 1)),
       ...(row.processes.some(process => process.reported) ? [trans.__('by the kernel’s own report')] : []),
       ...(more > 0 ? [trans._n('%1 more process', '%1 more processes', more, more)] : []),
-      ...(kernel?.executionState ? [this._state(kernel, kernel.executionState)] : [])
+      ...(kernel?.executionState ? [kernelState(this._context, kernel)] : [])
     ];
   }
 
@@ -131,25 +130,6 @@ class OwnerView implements ItemView<OwnerRow> {
     const pid = trans.__('PID %1', String(process.pid));
     const name = process.name ? `${pid} ${process.name}` : pid;
     return [withBytes && process.used !== null ? `${name} ${bytesText(this._context, process.used)}` : name];
-  }
-
-  private _state(kernel: KernelState, state: string): string {
-    const { model, trans } = this._context;
-    const restS = ((model.state?.timeUs ?? 0) - (kernel.lastActivityUs ?? Number.POSITIVE_INFINITY)) / 1e6;
-    switch (state) {
-      case 'idle':
-        return restS >= LONG_IDLE_S ? trans.__('idle for %1', formatAge(restS)) : trans.__('idle');
-      case 'busy':
-        return trans.__('busy');
-      case 'starting':
-        return trans.__('starting');
-      case 'restarting':
-        return trans.__('restarting');
-      case 'dead':
-        return trans.__('dead');
-      default:
-        return state;
-    }
   }
 
   private readonly _bytes: Value;
