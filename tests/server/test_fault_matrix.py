@@ -1,6 +1,6 @@
 """Every fault of the driver against feed, metrics and both logs; faults.test.ts is the panel's half.
 
-The states that the server sends are kept in ``labextension/src/testing/faults.json``, which the front end's tests draw.
+The states that the server sends are kept in ``faults.json`` here, which the front end's tests draw.
 After a change that is meant: ``GPUMEM_WRITE_FAULTS=1 pytest tests/server/test_fault_matrix.py``.
 """
 
@@ -24,7 +24,7 @@ from gpumem_magic.nvml.pids import NAMESPACE_REASON
 from gpumem_magic.server import attribution
 
 GIB = 1 << 30
-STATES = Path(__file__).parents[2] / "labextension" / "src" / "testing" / "faults.json"
+STATES = Path(__file__).with_name("faults.json")
 SLICES = [{"total": 71 * GIB, "used": 20 * GIB, "reserved": 0, "processes": [{"pid": 1, "used": 19 * GIB}]}]
 OLD = (
     "nvmlDeviceGetMemoryInfo_v2",

@@ -13,7 +13,7 @@ import { PanelView } from './panelView';
 import { Tip } from './tip';
 
 const GIB = 2 ** 30;
-const FAULTS = JSON.parse(readFileSync('src/testing/faults.json', 'utf-8')) as Record<string, object>;
+const FAULTS = JSON.parse(readFileSync('../tests/server/faults.json', 'utf-8')) as Record<string, object>;
 const NO_ACTIONS: Actions = { open: () => {}, copy: () => {}, menu: () => {}, ranges: () => {} };
 
 interface Shown {
