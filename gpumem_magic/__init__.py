@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from gpumem_magic._errors import LeakError
     from gpumem_magic._reports import find, read_snapshot
     from gpumem_magic.blocks import record
+    from gpumem_magic.book import LedgerView
 
 __all__ = [
     "LeakError",
     "__version__",
     "find",
     "last",
+    "ledger",
     "load_ipython_extension",
     "read_snapshot",
     "record",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import linecache
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic import _reports
-from gpumem_magic._errors import RecordingError
+from gpumem_magic._errors import LeakError, RecordingError
 from gpumem_magic.holders.roles import RoleBook
 from gpumem_magic.recording.devices import check_device
 from gpumem_magic.recording.model import Cell
@@ -23,9 +24,12 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from gpumem_magic.holders import HolderScan
     from gpumem_magic.recording.recorder import LineMarks
 
 __all__ = ["record"]
+
+_GLANCE_SECONDS = 0.15
 
 
 class record:  # noqa: N801 - used as a function: `with record():`
@@ -39,6 +43,9 @@ class record:  # noqa: N801 - used as a function: `with record():`
         What to show: an ordinal, ``"cuda:1"``, ``"cpu"``; everything that was used when None.
     stacks
         ``"lines"`` (of the file that the block is in), ``"python"``, ``"cpp"`` or ``"none"``.
+    assert_no_leak
+        Raise `LeakError` at the end of the block when more bytes than this grew with the iterations of a loop in it
+        (at least three) and are still there; True stands for 0, None and False for no promise.
     max_entries
         Most events to keep; None for 1,000,000, or 200,000 with stacks.
 
@@ -51,6 +58,8 @@ class record:  # noqa: N801 - used as a function: `with record():`
     ------
     BadUsageError
         For a device or option that does not exist.
+    LeakError
+        See `assert_no_leak`; an error of the block's own passes instead.
 
     Examples
     --------
@@ -68,6 +77,7 @@ class record:  # noqa: N801 - used as a function: `with record():`
         device: str | int | None = None,
         stacks: str = "lines",
         max_entries: int | None = None,
+        assert_no_leak: bool | int | None = None,
     ) -> None:
         options = RecordOptions(
             device=None if device is None else str(device), stacks=stacks, max_entries=max_entries, label=label
@@ -75,6 +85,9 @@ class record:  # noqa: N801 - used as a function: `with record():`
         check_device(options)
         self.report: Any = None
         self._label = label
+        # True is 1 elsewhere.
+        allows = isinstance(assert_no_leak, int) and not isinstance(assert_no_leak, bool)
+        self._allowed_leak = 0 if assert_no_leak is True else assert_no_leak if allows else None
         self._file = ""
         self._names: Mapping[str, object] = {}
         # Before Python 3.12, lines are known only where IPython lets us change the code before it is compiled.
@@ -108,7 +121,23 @@ class record:  # noqa: N801 - used as a function: `with record():`
         source = "".join(linecache.getlines(self._file))
         cell = Cell(execution_count=None, label=self._label, source=source, filenames=(self._file,))
         with paused_collector():
-            self.report = _reports.build(recorder.stop(cell, *classify(error)))
+            recording = recorder.stop(cell, *classify(error))
+            self.report = _reports.build(recording, holders=self._holders())
+        if self._allowed_leak is not None and error is None:
+            from gpumem_magic.analysis.leaks.check import broken_promise
+
+            broken = broken_promise(self.report.analysis, self._allowed_leak)
+            if broken is not None:
+                raise LeakError(broken)
+
+    def _holders(self) -> HolderScan | None:
+        """Look what the caller's global names keep."""
+        from gpumem_magic.holders import who_holds
+
+        try:
+            return who_holds(SimpleNamespace(user_ns=dict(self._names)), budget=_GLANCE_SECONDS, quick=True)
+        except Exception:  # noqa: BLE001 - any object may be hostile; the report stands without names
+            return None
 
     def _start_marks(self) -> LineMarks:
         from gpumem_magic.recording import marks

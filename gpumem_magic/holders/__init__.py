@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpumem_magic.holders.model import Category, Holder, HolderKind, HolderScan, Storage
 from gpumem_magic.holders.release import Freed, release, release_text
-from gpumem_magic.holders.scan import who_holds
+from gpumem_magic.holders.scan import is_still_there, who_holds
 from gpumem_magic.holders.text import describe_scan
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "HolderScan",
     "Storage",
     "describe_scan",
+    "is_still_there",
     "release",
     "release_text",
     "who_holds",

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import weakref
+    from collections.abc import Mapping
 
 __all__ = ["Category", "Holder", "HolderKind", "HolderScan", "Storage"]
 
@@ -98,6 +103,9 @@ class HolderScan:
         Why it ended early, or None when it is complete.
     graphs
         Root path → autograd nodes that it keeps alive, for roots that keep more than a handful.
+    witnesses
+        A weak reference to one tensor of each storage, by (device, address): as long as it lives there, the storage
+        is still the same one.
     """
 
     storages: tuple[Storage, ...]
@@ -105,6 +113,7 @@ class HolderScan:
     seconds: float
     cut: str | None
     graphs: tuple[tuple[str, int], ...] = ()
+    witnesses: Mapping[tuple[str, int], weakref.ref[Any]] = field(default_factory=dict, repr=False, compare=False)
 
     def total(self, device: str | None = None) -> int:
         """Sum the bytes of all storages, of one device when named."""

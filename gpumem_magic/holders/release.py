@@ -13,13 +13,14 @@ from gpumem_magic._format import format_bytes
 from gpumem_magic.holders.tensors import live_tensors, loaded_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from gpumem_magic.holders.tensors import Torch
 
-__all__ = ["Freed", "release", "release_text"]
+__all__ = ["Freed", "forget_errors", "in_steps", "release", "release_text"]
 
 _OUTPUT = re.compile(r"_{1,3}|_\d+")
+_CACHE = "torch's free cache"
 
 
 class Freed(NamedTuple):
@@ -51,24 +52,28 @@ def release(shell: Any, *, outputs: bool = False, variables: Iterable[str] = ())
     unknown = [name for name in names if name not in shell.user_ns]
     if unknown:
         raise BadUsageError(f"not defined in this notebook: {', '.join(unknown)}; nothing was released")
-    torch = loaded_torch()
     steps: list[tuple[str, Callable[[], None]]] = [
         # First, so that what is garbage already is not counted as freed by another step.
         ("reference cycles", lambda: None),
-        ("last error", lambda: _forget_errors(shell)),
+        ("last error", lambda: forget_errors(shell)),
     ]
     if outputs:
         steps.append(("output history", lambda: _forget_outputs(shell)))
     if names:
         steps.append((f"variables {', '.join(names)}", lambda: _forget_variables(shell, names)))
-    if torch is not None:
-        steps.append(("torch's free cache", lambda: _empty_cache(torch)))
+    return in_steps(steps)
+
+
+def in_steps(steps: Iterable[tuple[str, Callable[[], None]]]) -> tuple[Freed, ...]:
+    """Take each step, then give torch's free cache back, and measure what each of them freed."""
+    torch = loaded_torch()
     done = []
     before = _measure(torch)
-    for name, step in steps:
+    last = [] if torch is None else [(_CACHE, lambda: _empty_cache(torch))]
+    for name, step in [*steps, *last]:
         step()
         # Frames, modules and graphs sit in cycles of their own: what a step let go dies with a collection.
-        if name != "torch's free cache":
+        if name != _CACHE:
             gc.collect()
         after = _measure(torch)
         done.append(Freed(name, _difference(before[0], after[0]), _difference(before[1], after[1])))
@@ -102,16 +107,15 @@ def _measure(torch: Torch | None) -> tuple[dict[str, int], dict[str, int]]:
     return held, reserved
 
 
-def _forget_errors(shell: Any) -> None:
+def forget_errors(shell: Any) -> None:
+    """Let go of the last error in all its holders: the interpreter's, IPython's, the debugger's."""
     formatters = [formatter for name in ("InteractiveTB", "SyntaxTB") if (formatter := getattr(shell, name, None))]
     tracebacks = [getattr(sys, "last_traceback", None), *(getattr(item, "tb", None) for item in formatters)]
-    for name in ("last_exc", "last_value"):
-        error = getattr(sys, name, None)
-        seen: set[int] = set()
-        while isinstance(error, BaseException) and id(error) not in seen:
-            seen.add(id(error))
-            tracebacks.append(error.__traceback__)
-            error = error.__cause__ or error.__context__
+    ended = getattr(shell, "last_execution_result", None)
+    errors = [getattr(sys, name, None) for name in ("last_exc", "last_value")]
+    errors += [getattr(ended, name, None) for name in ("error_in_exec", "error_before_exec")]
+    links = list(_links(errors))
+    tracebacks += [error.__traceback__ for error in links]
     for name in ("last_exc", "last_value", "last_type", "last_traceback"):
         if hasattr(sys, name):
             delattr(sys, name)
@@ -126,6 +130,21 @@ def _forget_errors(shell: Any) -> None:
         if item is not None:
             # Whoever else keeps the traceback keeps empty frames. Running frames are passed over by clear_frames.
             traceback.clear_frames(item)
+    for error in links:
+        # Python 3.11 leaves in a cleared frame what was once shown of its locals.
+        error.__traceback__ = None
+
+
+def _links(errors: Iterable[object]) -> Iterator[BaseException]:
+    """Yield errors, and those that they were raised from or while handling."""
+    seen: set[int] = set()
+    pending = list(errors)
+    while pending:
+        error = pending.pop()
+        if isinstance(error, BaseException) and id(error) not in seen:
+            seen.add(id(error))
+            yield error
+            pending += [error.__cause__, error.__context__]
 
 
 def _forget_outputs(shell: Any) -> None:

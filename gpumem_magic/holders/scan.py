@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic.holders.cycles import find_cycles
@@ -16,7 +17,7 @@ from gpumem_magic.holders.walk import Walk
 if TYPE_CHECKING:
     from gpumem_magic.holders.tensors import StorageKey, Torch
 
-__all__ = ["who_holds"]
+__all__ = ["is_still_there", "who_holds"]
 
 # Walking every imported library takes most of a second in a process with torch: not for a rest of a few constants.
 _MODULE_SHARE = 0.01
@@ -25,6 +26,15 @@ _MODULE_SHARE = 0.01
 _FEW_NODES = 8
 
 _UNKNOWN = Holder(HolderKind.UNKNOWN, "no Python object found: a library, a captured graph or C++ code", "")
+
+
+def is_still_there(witness: weakref.ref[Any], device: str, address: int) -> bool:
+    """Tell whether a tensor that was seen at an address is alive there: the storage is then still the same one."""
+    torch, tensor = loaded_torch(), witness()
+    if torch is None or tensor is None:
+        return False
+    key = torch.storage(tensor)
+    return key is not None and (key.device, key.address) == (device, address)
 
 
 class _Found:
@@ -203,8 +213,10 @@ class _Scan:
     def _finish(self) -> HolderScan:
         storages = []
         order = list(HolderKind)
+        witnesses = {}
         for key, entry in self._found.items():
             largest = max(entry.tensors.values(), key=lambda tensor: tensor.numel())
+            witnesses[key.device, key.address] = weakref.ref(largest)
             holders = sorted(entry.holders.values(), key=lambda holder: order.index(holder.kind))
             storages.append(
                 Storage(
@@ -229,4 +241,5 @@ class _Scan:
         ]
         kept = sorted((item for item in graphs if item[1] > _FEW_NODES), key=lambda item: -item[1])
         reason = f"stopped after {self._budget:g} s: holders found so far are right, others may be missing"
-        return HolderScan(tuple(storages), len(self._walk.visited), seconds, reason if cut else None, tuple(kept))
+        visited = len(self._walk.visited)
+        return HolderScan(tuple(storages), visited, seconds, reason if cut else None, tuple(kept), witnesses)

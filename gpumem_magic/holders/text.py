@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpumem_magic._format import format_bytes, format_count, format_duration
 from gpumem_magic.holders.model import HolderKind
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from gpumem_magic.holders.model import HolderScan, Storage
 
-__all__ = ["describe_scan"]
+__all__ = ["Unowned", "describe_scan"]
 
 
-def describe_scan(scan: HolderScan, *, device: str | None = None, top: int = 20) -> str:
+class Unowned(NamedTuple):
+    """Blocks that an allocator counts and no Python object holds: where they were made, and what that means."""
+
+    device: str
+    bytes: int
+    blocks: int
+    origin: str
+    what: str
+
+
+def describe_scan(
+    scan: HolderScan,
+    *,
+    device: str | None = None,
+    top: int = 20,
+    origins: Mapping[tuple[str, int], str] | None = None,
+    unowned: Iterable[Unowned] = (),
+) -> str:
     """Write a scan as a headline and a table, largest first.
 
     Parameters
@@ -25,7 +44,12 @@ def describe_scan(scan: HolderScan, *, device: str | None = None, top: int = 20)
         Only this device; all by default.
     top
         Rows at most; what is left out is counted and summed.
+    origins
+        Which cell and line made a storage, by (device, address), where that is certain.
+    unowned
+        What an allocator counts and no Python object holds.
     """
+    made = origins or {}
     storages = [storage for storage in scan.storages if device is None or storage.device == device]
     if not storages:
         where = f" on {device}" if device else ""
@@ -36,16 +60,17 @@ def describe_scan(scan: HolderScan, *, device: str | None = None, top: int = 20)
     held = ", ".join(f"{format_bytes(size)} on {name}" for name, size in sorted(totals.items()))
     lines = [f"gpumem: {format_count(len(storages))} live tensor storages hold {held}."]
     lines += _accidental(storages)
-    rows = [_row(storage) for storage in storages[:top]]
+    rows = [_row(storage, made) for storage in storages[:top]]
+    # The first column is of numbers; one that is empty everywhere is left out.
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines += [
-        f"  {size:>{widths[0]}}  {where:<{widths[1]}}  {what:<{widths[2]}}  {path}".rstrip()
-        for size, where, what, path in rows
-    ]
+    for size, *texts in rows:
+        columns = [f"{text:<{width}}" for text, width in zip(texts, widths[1:], strict=True) if width]
+        lines.append(f"  {size:>{widths[0]}}  {'  '.join(columns)}".rstrip())
     rest = storages[top:]
     if rest:
         total = format_bytes(sum(storage.size for storage in rest))
         lines.append(f"  … and {format_count(len(rest))} more, {total} in all")
+    lines += [_unowned_text(item) for item in unowned if device is None or item.device == device]
     lines += [f"  {path} keeps {format_count(nodes)} autograd nodes alive" for path, nodes in scan.graphs[:5]]
     if scan.cut:
         lines.append(f"  {scan.cut}")
@@ -74,9 +99,16 @@ def _accidental(storages: list[Storage]) -> list[str]:
     ]
 
 
-def _row(storage: Storage) -> tuple[str, str, str, str]:
+def _unowned_text(item: Unowned) -> str:
+    where = f", made at {item.origin}" if item.origin else ""
+    blocks = f"{format_count(item.blocks)} {'block' if item.blocks == 1 else 'blocks'}"
+    return f"  {format_bytes(item.bytes)} on {item.device} in {blocks} that no Python object holds{where}: {item.what}"
+
+
+def _row(storage: Storage, origins: Mapping[tuple[str, int], str]) -> tuple[str, ...]:
     first, *others = storage.holders
     also = f" (also {', '.join(holder.path for holder in others[:3])})" if others else ""
     shape = "×".join(map(str, storage.shape)) or "scalar"
     what = f"{storage.category.value} {shape} {storage.dtype}"
-    return format_bytes(storage.size), storage.device, what, first.path + also
+    made = origins.get((storage.device, storage.address), "")
+    return format_bytes(storage.size), storage.device, what, made, first.path + also

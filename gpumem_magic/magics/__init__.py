@@ -8,7 +8,7 @@ cells        the notebook's cells as IPython numbers and names them
 code         text that another magic hands us, run as the cell would have run it
 kernel_feed  what the sidebar is told
 auto         every cell measured, and the ledger of all that was
-tools, diff, timeline  the line magics beside it
+tools, diff, timeline, whatif  the line magics beside it
 live, show   what appears while the cell runs, and after it
 
 Nothing outside this folder touches IPython.
@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic._errors import RecordingError
-from gpumem_magic.magics import auto, diff, show, timeline, tools
+from gpumem_magic.magics import auto, diff, show, timeline, tools, whatif
 from gpumem_magic.magics.gpumem import GpumemMagics
 from gpumem_magic.magics.kernel_feed import feed_for
 from gpumem_magic.recording.ticker import shut_down
@@ -42,8 +42,9 @@ def load(shell: Any) -> None:
     magics = GpumemMagics(shell)
     shell.register_magic_function(magics.gpumem, "line_cell", "gpumem")
     shell.register_magic_function(magics.misplaced, "line", _MISPLACED)
-    tools.register(shell)
+    tools.register(shell, magics.keeper)
     diff.register(shell)
+    whatif.register(shell)
     show.register(shell)
     timeline.register(shell, magics.keeper)
     shell.input_transformers_cleanup.append(magics.session.strip_magic)
@@ -74,6 +75,7 @@ def unload(shell: Any) -> None:
     shell.input_transformers_cleanup.remove(magics.session.strip_magic)
     tools.unregister(shell)
     diff.unregister(shell)
+    whatif.unregister(shell)
     show.unregister(shell)
     timeline.unregister(shell)
     if feed is not None:

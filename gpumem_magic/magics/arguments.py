@@ -16,12 +16,15 @@ from gpumem_magic.recording.options import RecordOptions
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["MagicLine", "Request", "find_magic_line", "read_request", "split_statement", "without_comment"]
+__all__ = ["MagicLine", "Request", "find_magic_line", "read_request", "split_statement", "unquoted", "without_comment"]
 
 _MAGIC = re.compile(r"%%gpumem(?:[ \t]+(?P<arguments>.*?))?[ \t]*")
 _WORD = re.compile(r"\s*(?P<word>(?:\"[^\"]*\"|'[^']*'|[^\s\"'])+)")
 _QUOTES = "\"'"
-_FLAGS = frozenset({"--quiet"})
+_FLAGS = frozenset({"--quiet", "--scratch", "--whatif"})
+# Takes a number of bytes or nothing: what follows in a statement may be the statement.
+_ALLOWANCE = "--assert-no-leak"
+_BYTES = re.compile(r"\d[\d.]*[KMGiB]*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,14 @@ class Request:
         Rows of the text report's tables.
     quiet
         Show nothing; the report is in ``gpumem_magic.last``.
+    allowed_leak
+        Fail the cell when more than so many bytes leak; None: do not.
+    scratch
+        Remove the names that the cell created when it ends.
+    keep
+        Names that `scratch` leaves.
+    whatif
+        The exported file also says what other allocator settings would have reserved.
     brief
         Nobody asked for this cell: a line in place of the report, and nothing where nothing was allocated.
     """
@@ -47,6 +58,10 @@ class Request:
     top: int = 5
     quiet: bool = False
     brief: bool = False
+    allowed_leak: int | None = None
+    scratch: bool = False
+    keep: tuple[str, ...] = ()
+    whatif: bool = False
 
 
 class MagicLine(NamedTuple):
@@ -95,6 +110,8 @@ def split_statement(line: str) -> tuple[str, str]:
             return line[: match.start()].strip(), line[position:].strip()
         takes_value = match["word"] not in _FLAGS and "=" not in match["word"]
         if takes_value and (value := _WORD.match(line, position)) is not None:
+            if match["word"] == _ALLOWANCE and not _BYTES.fullmatch(value["word"]):
+                continue
             position = value.end()
     return line[:position].strip(), line[position:].strip()
 
@@ -119,27 +136,57 @@ def read_request(parse: Callable[[str], Any], arguments: str, check: Callable[[R
     found = parse(without_comment(arguments))
     try:
         options = RecordOptions(
-            device=_unquoted(found.device),
+            device=unquoted(found.device),
             stacks=found.stacks,
             max_entries=found.max_entries,
-            label=_unquoted(found.label),
+            label=unquoted(found.label),
         )
         check(options)
         return Request(
             record=options,
-            export=None if found.export is None else _export_path(_unquoted(found.export)),
+            export=None if found.export is None else _export_path(unquoted(found.export)),
             top=max(1, found.top),
             quiet=found.quiet,
+            allowed_leak=None if found.assert_no_leak is None else _allowance(unquoted(found.assert_no_leak)),
+            scratch=found.scratch,
+            keep=_names(found.keep, scratch=found.scratch),
+            whatif=_with_export(found.export, whatif=found.whatif),
         )
     except BadUsageError as error:
         raise UsageError(f"%%gpumem: {error}") from None
 
 
-def _unquoted(value: Any) -> Any:
+def unquoted(value: Any) -> Any:
+    """Take the quotes off a word of a magic's line."""
     # IPython splits a magic's line at blanks outside quotes, and leaves the quotes where they are.
     if isinstance(value, str) and len(value) > 1 and value[0] == value[-1] and value[0] in _QUOTES:
         return value[1:-1]
     return value
+
+
+def _with_export(export: str | None, *, whatif: bool) -> bool:
+    if whatif and export is None:
+        raise BadUsageError(
+            "--whatif goes with --export FILE.html. Without a file, open the report's tab 'What if', or run "
+            "%gpumem_whatif after the cell"
+        )
+    return whatif
+
+
+def _allowance(given: str) -> int:
+    from gpumem_magic.analysis.leaks.check import read_allowance  # numpy comes with it
+
+    return read_allowance(given)
+
+
+def _names(given: Sequence[str], *, scratch: bool) -> tuple[str, ...]:
+    names = tuple(name for word in given for name in unquoted(word).split(",") if name)
+    if names and not scratch:
+        raise BadUsageError("--keep goes with --scratch, which removes the names that the cell creates")
+    wrong = [name for name in names if not name.isidentifier()]
+    if wrong:
+        raise BadUsageError(f"--keep takes names of variables, not {wrong[0]!r}")
+    return names
 
 
 def _export_path(given: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -12,14 +13,17 @@ from IPython.display import publish_display_data
 from gpumem_magic import _reports
 from gpumem_magic.magics.arguments import Request, without_comment
 from gpumem_magic.magics.cells import running_number
+from gpumem_magic.magics.origins import Origins, unowned_blocks
 from gpumem_magic.magics.tools import as_magic
 from gpumem_magic.recording.imports import finished_module
 from gpumem_magic.recording.options import RecordOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from gpumem_magic.ledger import Entry, Ledger, Tensors
+    from gpumem_magic.book import AliveDevice, Entry, Ledger, LedgerView, LiveBlocks, Tensors
+    from gpumem_magic.holders import HolderScan
+    from gpumem_magic.holders.text import Unowned
     from gpumem_magic.recording.model import Recording
     from gpumem_magic.report import Report
 
@@ -28,6 +32,9 @@ __all__ = ["Keeper", "LedgerMagics"]
 _BRIEF = Request(record=RecordOptions(), quiet=True, brief=True)
 # Cells whose text is searched for the last use of a name.
 _CELLS_SEARCHED = 500
+# Fewer runs of a cell prove nothing.
+_LEAST_RUNS = 3
+_GLANCE_SECONDS = 0.15
 
 
 def _cuda_is_in_use() -> bool:
@@ -53,6 +60,9 @@ class Keeper:
         self.is_on = False
         self._shell = shell
         self._ledger: Ledger | None = None
+        self._origins = Origins()
+        # In [n] → names that its text mentions.
+        self._mentioned: dict[int, frozenset[str]] = {}
         self._cuda_since: str | None = "the extension was loaded, or earlier" if _cuda_is_in_use() else None
 
     @property
@@ -60,7 +70,7 @@ class Keeper:
         """The book."""
         if self._ledger is None:
             # numpy comes with it: not needed before the first measured cell.
-            from gpumem_magic.ledger import Ledger
+            from gpumem_magic.book import Ledger
 
             self._ledger = Ledger()
         return self._ledger
@@ -81,6 +91,7 @@ class Keeper:
         """Return how to measure a cell that does not ask for it, or None."""
         if not self.is_on or not getattr(info, "store_history", True) or not (info.raw_cell or "").strip():
             return None
+        self._origins.measured()
         return _BRIEF
 
     def before_cell(self, _info: Any) -> None:
@@ -89,37 +100,104 @@ class Keeper:
             self._cuda_since = f"something that ran after In [{running_number(self._shell) - 1}] had ended"
 
     def after_cell(self, _result: Any) -> None:
-        """Notice the cell that first used CUDA."""
+        """Notice the cell that first used CUDA, and what was not measured."""
+        self._origins.cell_ended()
         if self._cuda_since is None and _cuda_is_in_use():
             self._cuda_since = f"In [{running_number(self._shell)}]"
 
-    def book(self, recording: Recording, report: Report, cell_id: str | None, *, brief: bool) -> None:
-        """Enter a measured run; show its line when it was not asked for."""
-        entry = self.ledger.add(recording, report.analysis, cell_id)
-        if entry is None or not brief:
-            return
-        from gpumem_magic.ledger import summary_line
+    def book(self, recording: Recording, report: Report, cell_id: str | None, *, brief: bool) -> Report:
+        """Enter a measured run, and return its report with what earlier runs of the cell left.
 
+        A run that nobody asked for gets its line.
+        """
+        self._origins.measured()
+        entry = self.ledger.add(recording, report.analysis, cell_id)
+        if entry is None:
+            return report
+        if not brief:
+            self._origins.see(self._glance(), self.ledger)
+        if entry.run >= _LEAST_RUNS:
+            entry, report = self._compared(entry, report)
+        if brief:
+            from gpumem_magic.book import summary_line
+
+            publish_display_data({"text/plain": summary_line(entry)})
         _reports.keep(report)
-        publish_display_data({"text/plain": summary_line(entry)})
+        return report
+
+    def _compared(self, entry: Entry, report: Report) -> tuple[Entry, Report]:
+        """Compare a run with earlier ones of the same cell."""
+        from gpumem_magic.analysis.leaks import with_leaks
+
+        scan = self._glance()
+        leaks = self.ledger.reruns(entry, self._blocks(), scan)
+        if not leaks:
+            return entry, report
+        report = replace(report, analysis=with_leaks(report.analysis, leaks, scan))
+        if report.leaks:
+            entry = self.ledger.told(entry, max(report.leaks, key=lambda leak: leak.bytes).sentence)
+        return entry, report
+
+    def origins(self, scan: HolderScan) -> dict[tuple[str, int], str]:
+        """Return which cell and line made each storage of a scan, where that is certain."""
+        return {} if self._ledger is None else self._origins.of(scan, self._ledger)
+
+    def unowned(self, scan: HolderScan) -> list[Unowned]:
+        """Return what the allocators count and a scan found no owner for, by the cell and line that made it."""
+        return unowned_blocks(scan, self._blocks(), self.ledger)
 
     # -- what is alive now -----------------------------------------------------------------------------------------
 
-    def text(self, *, newest_first: bool, top: int, budget: float) -> str:
-        """Write the ledger as it is now."""
-        from gpumem_magic.holders import who_holds
-        from gpumem_magic.ledger import LiveBlocks, Tensors, ledger_text
+    @staticmethod
+    def _blocks() -> dict[str, LiveBlocks]:
+        from gpumem_magic.book import LiveBlocks
         from gpumem_magic.recording.alive import allocated_blocks
 
-        now = {key: LiveBlocks(*columns) for key, columns in allocated_blocks().items()}
+        return {key: LiveBlocks(*columns) for key, columns in allocated_blocks().items()}
+
+    def _glance(self, budget: float = _GLANCE_SECONDS) -> HolderScan | None:
+        """Look what the notebook's names reach."""
+        from gpumem_magic.holders import who_holds
+
+        try:
+            return who_holds(self._shell, budget=budget, quick=True)
+        except Exception:  # noqa: BLE001 - any object may be hostile; names are not worth an error
+            return None
+
+    def alive(self, *, budget: float, quick: bool) -> tuple[tuple[AliveDevice, ...], Tensors | None]:
+        """Return what is alive by the run that made it, with names, and the names themselves.
+
+        Parameters
+        ----------
+        budget
+            Seconds to search for names; 0 for none.
+        quick
+            Only names that the notebook's own variables reach.
+        """
+        from gpumem_magic.book import Tensors
+        from gpumem_magic.holders import who_holds
+
         tensors: Tensors | None = None
         if budget > 0 and finished_module("torch") is not None:
-            scan = who_holds(self._shell, budget=budget)
-            names = {(storage.device, storage.address): storage.holders[0].path for storage in scan.storages}
-            tensors = Tensors(names, complete=scan.cut is None)
-        alive = self.ledger.alive(now, tensors)
+            scan = self._glance(budget) if quick else who_holds(self._shell, budget=budget)
+            if scan is not None:
+                names = {(storage.device, storage.address): storage.holders[0].path for storage in scan.storages}
+                tensors = Tensors(names, complete=scan.cut is None)
+        devices = self.ledger.alive(self._blocks(), tensors)
+        roots = {_root(name) for device in devices for row in device.rows for name in row.names}
+        used = self._last_used(roots) if roots else {}
+        return tuple(
+            device._replace(rows=tuple(row._replace(last_used=_newest(row.names, used)) for row in device.rows))
+            for device in devices
+        ), tensors
+
+    def view(self, *, newest_first: bool = False, top: int = 10, budget: float = 2.0) -> LedgerView:
+        """Return the ledger as it is now."""
+        from gpumem_magic.book import LedgerView, ledger_text
+
+        alive, tensors = self.alive(budget=budget, quick=False)
         roots = {_root(name) for device in alive for row in device.rows for name in row.names}
-        return ledger_text(
+        text = ledger_text(
             self.ledger,
             alive,
             newest_first=newest_first,
@@ -127,6 +205,7 @@ class Keeper:
             last_used=self._last_used(roots) if roots else {},
             notes=self._notes(tensors),
         )
+        return LedgerView(self.ledger.entries, alive, text)
 
     def _notes(self, tensors: Tensors | None) -> list[str]:
         notes = []
@@ -146,7 +225,9 @@ class Keeper:
         history = getattr(self._shell.history_manager, "input_hist_parsed", [])
         found: dict[str, str] = {}
         for number in range(len(history) - 1, max(0, len(history) - 1 - _CELLS_SEARCHED), -1):
-            for name in set(_mentioned(history[number])).intersection(names).difference(found):
+            if number not in self._mentioned:
+                self._mentioned[number] = frozenset(_mentioned(history[number]))
+            for name in self._mentioned[number].intersection(names).difference(found):
                 found[name] = f"In [{number}]"
             if len(found) == len(names):
                 break
@@ -155,6 +236,12 @@ class Keeper:
 
 def _root(path: str) -> str:
     return path.split(".", 1)[0].split("[", 1)[0]
+
+
+def _newest(names: Iterable[str], used: Mapping[str, str]) -> str | None:
+    """Return the last cell that mentions any of the names: ``"In [9]"``."""
+    cells = [used[_root(name)] for name in names if _root(name) in used]
+    return max(cells, key=lambda cell: int(cell.strip("In []")), default=None)
 
 
 def _mentioned(source: str) -> Iterator[str]:
@@ -219,7 +306,7 @@ class LedgerMagics:
         if found.clear:
             self._keeper.ledger.clear()
         print(  # noqa: T201 - the magic's output
-            self._keeper.text(newest_first=found.newest, top=max(1, found.top), budget=max(0.0, found.budget))
+            self._keeper.view(newest_first=found.newest, top=max(1, found.top), budget=max(0.0, found.budget)).text
         )
 
 

@@ -10,19 +10,19 @@ from IPython.core.magic_arguments import argument, parse_argstring
 
 from gpumem_magic import _reports
 from gpumem_magic._errors import BadUsageError, GpumemError
-from gpumem_magic.magics.arguments import without_comment
+from gpumem_magic.magics.arguments import unquoted, without_comment
 from gpumem_magic.magics.tools import as_magic
 
 if TYPE_CHECKING:
     from gpumem_magic.report import Report
     from gpumem_magic.report.reading import ExportedReport
 
-__all__ = ["DiffMagics", "register", "unregister"]
+__all__ = ["DiffMagics", "operand", "register", "unregister"]
 
 _NAME = "gpumem_diff"
 
 
-def _operand(name: str) -> Report | ExportedReport:
+def operand(name: str) -> Report | ExportedReport:
     """Read a file, or find a kept report."""
     try:
         is_file = Path(name).expanduser().is_file()
@@ -75,23 +75,19 @@ class DiffMagics:
         from gpumem_magic.report.comparison import Comparison
 
         found = parse_argstring(self.gpumem_diff, without_comment(line))
-        names = [_unquoted(name) for name in (found.a, found.b) if name is not None]
+        names = [unquoted(name) for name in (found.a, found.b) if name is not None]
         try:
-            b = _operand(names[1] if len(names) == 2 else "last") if names else _reports.find("last")
-            a = _operand(names[0]) if names else _former()
+            b = operand(names[1] if len(names) == 2 else "last") if names else _reports.find("last")
+            a = operand(names[0]) if names else _former()
             comparison = Comparison(a, b, max(0, found.top))
             if found.export is not None:
-                print(f"gpumem: wrote {comparison.save(_unquoted(found.export)).name}")  # noqa: T201
+                print(f"gpumem: wrote {comparison.save(unquoted(found.export)).name}")  # noqa: T201
         except BadUsageError as error:
             raise UsageError(f"%gpumem_diff: {error}") from None
         except GpumemError as error:
             print(f"gpumem: {error}")  # noqa: T201 - the magic's output
             return
         widget.display(comparison)
-
-
-def _unquoted(text: str) -> str:
-    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
 def register(shell: Any) -> None:

@@ -53,6 +53,26 @@ _ARGUMENTS: tuple[Any, ...] = (
     ),
     argument("--label", metavar="NAME", help="what to call this cell in the report."),
     argument("--export", metavar="FILE.html", help="also write the report as one self-contained HTML file."),
+    argument(
+        "--whatif",
+        action="store_true",
+        help="with --export: the file also says what other allocator settings would have reserved.",
+    ),
+    argument(
+        "--assert-no-leak",
+        nargs="?",
+        const="0",
+        metavar="BYTES",
+        help="fail the cell when more than BYTES (0; 64KiB works too) grew with the iterations of a loop, or with runs "
+        "of this cell, at least three of them, and are still there.",
+    ),
+    argument(
+        "--scratch",
+        action="store_true",
+        help="remove the names that the cell created when it ends, its result and its error too, give their memory "
+        "back, and say what could not be freed. Names that were there before stay as the cell bound them.",
+    ),
+    argument("--keep", nargs="+", default=(), metavar="NAME", help="names that --scratch leaves; _ is the result."),
     argument("--top", type=int, default=5, metavar="N", help="rows of the text report's tables. Default: 5."),
     argument("--quiet", action="store_true", help="show nothing; the report is in gpumem_magic.last."),
 )

@@ -24,7 +24,7 @@ from gpumem_magic.recording.ticker import call_every
 from gpumem_magic.recording.torch_numbers import read_now, read_on_main_thread
 
 if TYPE_CHECKING:
-    from gpumem_magic.ledger import Entry
+    from gpumem_magic.book import Entry
     from gpumem_magic.magics.auto import Keeper
     from gpumem_magic.recording.ticker import Tick
     from gpumem_magic.recording.torch_numbers import TorchNumbers

@@ -12,7 +12,7 @@ from gpumem_magic.magics.live import live_line_for
 from gpumem_magic.magics.show import show_report
 from gpumem_magic.magics.warmup import warm_up_later
 from gpumem_magic.recording.interrupts import interrupt_deferred
-from gpumem_magic.recording.model import Cell, Note, SourceKind
+from gpumem_magic.recording.model import Cell, Note, Outcome, SourceKind
 from gpumem_magic.recording.notes import one_line
 from gpumem_magic.recording.outcome import classify
 from gpumem_magic.recording.recorder import Recorder
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from gpumem_magic.holders import HolderScan
     from gpumem_magic.holders.roles import RoleBook
+    from gpumem_magic.holders.scratch import Scratch
     from gpumem_magic.magics.arguments import Request
     from gpumem_magic.magics.code import Compiled
     from gpumem_magic.recording.model import Marks, Recording
@@ -51,7 +52,8 @@ class Measurement:
     cells
         Returns the file names of the notebook's cells.
     book
-        Enters a recording and its report in the ledger, with the cell's id.
+        Enters a recording and its report in the ledger, with the cell's id, and returns the report with what the
+        ledger knows of earlier runs.
 
     Attributes
     ----------
@@ -61,6 +63,8 @@ class Measurement:
         The text, compiled for runs after the first.
     request
         As given.
+    broken_promise
+        What leaked although the magic's line said that nothing would, in one line; None otherwise.
     lines_above
         Lines of the cell above the body that another magic compiles by itself; 0 without such a magic.
     """
@@ -70,12 +74,14 @@ class Measurement:
         shell: Any,
         request: Request,
         cells: Callable[[], Container[str]],
-        book: Callable[[Recording, Report, str | None], None],
+        book: Callable[[Recording, Report, str | None], Report],
     ) -> None:
         self.hooks = ExitStack()
         self.again: Compiled | None = None
         self.lines_above = 0
+        self.broken_promise: str | None = None
         self._shell = shell
+        self._scratch: Scratch | None = None
         self.request = request
         self._cells = cells
         self._book = book
@@ -98,6 +104,10 @@ class Measurement:
     def begin(self) -> None:
         """Start recording."""
         self._is_running = True
+        if self.request.scratch:
+            from gpumem_magic.holders.scratch import Scratch
+
+            self._scratch = Scratch(self._shell, self.request.keep)
         if not self.request.quiet:
             warm_up_later()
         self._recorder.start()
@@ -144,25 +154,61 @@ class Measurement:
                     return  # most cells: neither numpy nor the analysis is needed
                 from gpumem_magic.report import build
 
-                report = build(recording, top=self.request.top)
+                self._book(recording, build(recording, top=self.request.top), cell_id)
             else:
                 report = _reports.build(recording, top=self.request.top, holders=self._holders(recording))
-                show_report(report, cell_key=cell_key, quiet=self.request.quiet, export=self.request.export)
-            self._book(recording, report, cell_id)
+                report = self._judged(self._book(recording, report, cell_id))
+                self._clear_scratch(recording, report)
+                show_report(report, self.request, cell_key)
         except Exception as error:  # noqa: BLE001 - told in one line; the cell's own result stands
             print(f"gpumem: the report failed ({one_line(error)}); the cell itself is not affected")  # noqa: T201
+
+    def _judged(self, report: Report) -> Report:
+        """Look more closely at a leak that nothing names yet, and see whether the magic's line allows it."""
+        from gpumem_magic.analysis.leaks import with_keepers
+        from gpumem_magic.analysis.leaks.check import broken_promise, nothing_to_judge
+
+        if any(not leak.keepers for leak in report.leaks):
+            scan = self._scan(_SCAN_SECONDS, quick=False)
+            if scan is not None:
+                report = replace(report, analysis=with_keepers(report.analysis, scan))
+                _reports.keep(report)
+        if self.request.allowed_leak is not None:
+            self.broken_promise = broken_promise(report.analysis, self.request.allowed_leak)
+            unjudged = nothing_to_judge(report.analysis)
+            if unjudged is not None:
+                notes = (Note("warning", unjudged), *report.analysis.notes)
+                report = replace(report, analysis=replace(report.analysis, notes=notes))
+                _reports.keep(report)
+        return report
+
+    def _clear_scratch(self, recording: Recording, report: Report) -> None:
+        """Remove what the cell created, and say what that gave back."""
+        if self._scratch is None:
+            return
+        from gpumem_magic.holders.scratch import scratch_text
+        from gpumem_magic.magics.stayed import blocks_that_stayed, unowned
+
+        failed = recording.outcome is not Outcome.OK
+        freed = self._scratch.end(failed=failed)
+        stayed = blocks_that_stayed(recording, report.analysis)
+        remains = self._scratch.remains(stayed)
+        print(scratch_text(self._scratch, freed, remains, unowned(stayed, remains)))  # noqa: T201
 
     def _holders(self, recording: Recording) -> HolderScan | None:
         """Look who holds what stayed; thoroughly when memory ran out, as it may be held by accident."""
         has_failed = recording.failure is not None
         if not has_failed and (recording.trace is None or not recording.trace.devices):
             return None
+        return self._scan(_SCAN_SECONDS if has_failed else _GLANCE_SECONDS, quick=not has_failed)
+
+    def _scan(self, seconds: float, *, quick: bool) -> HolderScan | None:
         from gpumem_magic.holders import who_holds
 
         try:
-            return who_holds(self._shell, budget=_SCAN_SECONDS if has_failed else _GLANCE_SECONDS, quick=not has_failed)
-        except Exception as error:  # noqa: BLE001 - any object may be hostile; the verdict stands without it
-            print(f"gpumem: looking for holders failed ({one_line(error)}); the verdict leaves them out")  # noqa: T201
+            return who_holds(self._shell, budget=seconds, quick=quick)
+        except Exception as error:  # noqa: BLE001 - any object may be hostile; the report stands without it
+            print(f"gpumem: looking for holders failed ({one_line(error)}); the report leaves them out")  # noqa: T201
             return None
 
     def _with_runs(self, recording: Recording) -> Recording:

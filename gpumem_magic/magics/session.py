@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 from IPython.core.inputtransformer2 import classic_prompt, ipython_prompt, leading_indent
 
+from gpumem_magic._errors import LeakError
 from gpumem_magic.magics.arguments import find_magic_line
 from gpumem_magic.magics.cells import Cells, running_number
 from gpumem_magic.magics.code import compile_body
+from gpumem_magic.magics.fail import fail_cell
 from gpumem_magic.magics.timeit_runs import counted_timeit
 from gpumem_magic.trace.collector import paused_collector
 
@@ -128,6 +130,9 @@ class Session:
         cell = self._cell_id(frame.info)
         for number, shown in enumerate(_measurements([frame])):
             shown.show(None if cell is None else (cell, number), cell)
+        for measurement in _measurements([frame]):
+            if measurement.broken_promise is not None:
+                fail_cell(self._shell, result, LeakError(measurement.broken_promise))
 
     def close(self, forget: Callable[[], None]) -> None:
         """Call `forget`, which takes `after_cell` out of IPython's events, once nothing is being measured.
@@ -187,6 +192,8 @@ class Session:
         finally:
             if not running:  # no cell runs whose end would show it
                 measurement.show()
+                if measurement.broken_promise is not None:
+                    raise LeakError(measurement.broken_promise)
 
     def running_source(self) -> str | None:
         """Return the innermost running cell as the user typed it, or None."""

@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpumem_magic._errors import ExportError
+from gpumem_magic._errors import ExportError, GpumemError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from gpumem_magic.magics.arguments import Request
     from gpumem_magic.report import Report
 
 __all__ = ["register", "show_report", "unregister"]
@@ -44,32 +45,41 @@ def _bundle(report: Any, **_options: Any) -> tuple[dict[str, Any], dict[str, Any
     return widget.bundle(report)
 
 
-def show_report(report: Report, *, cell_key: Hashable, quiet: bool, export: Path | None) -> None:
-    """Show a report as exactly one output.
+def show_report(report: Report, request: Request, cell_key: Hashable) -> None:
+    """Show a report as exactly one output, and write it where asked for.
 
     Parameters
     ----------
     report
         What to show.
+    request
+        What the magic's line asks for. A path that cannot be written costs one line, never the report.
     cell_key
         Names the cell: running it again closes the widget of its former run.
-    quiet
-        Show nothing.
-    export
-        Where to write the HTML report. A path that cannot be written costs one line, never the report.
     """
-    if export is not None:
+    if request.export is not None:
         try:
-            written = report.save(export)
+            written = _explored(report, request).save(request.export)
         except ExportError as error:
             print(f"gpumem: {error}")  # noqa: T201 - the magic's output
         else:
-            if not quiet:
+            if not request.quiet:
                 # Stored notebooks shall carry no path of this machine.
                 here = Path.cwd()
                 shown = written.relative_to(here) if written.is_relative_to(here) else written
                 print(f"gpumem: wrote {shown}")  # noqa: T201 - the magic's output
-    if not quiet:
+    if not request.quiet:
         from gpumem_magic import widget
 
         widget.display(report, cell_key)
+
+
+def _explored(report: Report, request: Request) -> Report:
+    """Return the report to write, with what other settings would have done where that was asked for."""
+    if not request.whatif:
+        return report
+    try:
+        return report.explored()
+    except GpumemError as error:
+        print(f"gpumem: the file says nothing of other settings: {error}")  # noqa: T201 - the magic's output
+        return report

@@ -15,6 +15,8 @@ from gpumem_magic.magics.arguments import without_comment
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpumem_magic.magics.auto import Keeper
+
 __all__ = ["as_magic", "register", "unregister"]
 
 
@@ -34,10 +36,11 @@ def as_magic(name: str, *arguments: Any) -> Callable[[_Function], _Function]:
 
 
 class ToolMagics:
-    """The line magics of one shell."""
+    """The line magics of one shell, whose ledger knows which cell made what."""
 
-    def __init__(self, shell: Any) -> None:
+    def __init__(self, shell: Any, keeper: Keeper) -> None:
         self._shell = shell
+        self._keeper = keeper
 
     @as_magic(
         "gpumem_who",
@@ -48,17 +51,22 @@ class ToolMagics:
     def gpumem_who(self, line: str) -> None:
         """Show who holds tensor memory: every live storage, and the path by which the notebook reaches it.
 
+        With the cell and line that made it, where a measured cell did and that is certain.
         Variables, Out, the last error's frames, generators, closures, hooks, caches, autograd graphs and reference
         cycles are told apart. Nothing is freed; %gpumem_free does that.
         """
         from gpumem_magic.holders import describe_scan, who_holds
 
         found = parse_argstring(self.gpumem_who, without_comment(line))
-        print(  # noqa: T201 - the magic's output
-            describe_scan(
-                who_holds(self._shell, budget=max(0.0, found.budget)), device=found.device, top=max(1, found.top)
-            )
+        scan = who_holds(self._shell, budget=max(0.0, found.budget))
+        text = describe_scan(
+            scan,
+            device=found.device,
+            top=max(1, found.top),
+            origins=self._keeper.origins(scan),
+            unowned=self._keeper.unowned(scan),
         )
+        print(text)  # noqa: T201 - the magic's output
 
     @as_magic(
         "gpumem_free",
@@ -103,9 +111,9 @@ class ToolMagics:
 _NAMES = ("gpumem_who", "gpumem_free", "gpumem_conf")
 
 
-def register(shell: Any) -> None:
+def register(shell: Any, keeper: Keeper) -> None:
     """Make the line magics known to `shell`."""
-    magics = ToolMagics(shell)
+    magics = ToolMagics(shell, keeper)
     for name in _NAMES:
         function: Callable[[str], None] = getattr(magics, name)
         shell.register_magic_function(function, "line", name)

@@ -28,7 +28,7 @@ def _keeper(shell: Any) -> Any:
 
 
 def _alive(shell: Any) -> tuple[dict[str, int], int]:
-    from gpumem_magic.ledger import LiveBlocks
+    from gpumem_magic.book import LiveBlocks
     from gpumem_magic.recording.alive import allocated_blocks
 
     now = {key: LiveBlocks(*columns) for key, columns in allocated_blocks().items()}

@@ -31,9 +31,11 @@ def test_the_version_is_the_front_ends():
 
 def test_the_public_names_are_these_and_each_explains_itself():
     assert sorted(gpumem_magic.__all__) == [
+        "LeakError",
         "__version__",
         "find",
         "last",
+        "ledger",
         "load_ipython_extension",
         "read_snapshot",
         "record",

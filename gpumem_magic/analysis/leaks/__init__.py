@@ -12,7 +12,7 @@ words     the same in words
 from __future__ import annotations
 
 from gpumem_magic.analysis.leaks.find import Scene, find_growth
-from gpumem_magic.analysis.leaks.keepers import name_keepers, with_keepers
+from gpumem_magic.analysis.leaks.keepers import name_keepers, with_keepers, with_leaks
 from gpumem_magic.analysis.leaks.model import Growth, Keeper, Leak, LeakLine, Once
 from gpumem_magic.analysis.leaks.words import headline
 
@@ -27,4 +27,5 @@ __all__ = [
     "headline",
     "name_keepers",
     "with_keepers",
+    "with_leaks",
 ]

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 from gpumem_magic.analysis.groups import PlaceNamer
 from gpumem_magic.analysis.leaks.find import Scene
 from gpumem_magic.analysis.leaks.loops import parse_cell
-from gpumem_magic.analysis.leaks.model import Keeper
+from gpumem_magic.analysis.leaks.model import Growth, Keeper
 from gpumem_magic.analysis.leaks.words import headline, leak_sentence, once_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from gpumem_magic.analysis.leaks.model import Growth, Leak
+    from gpumem_magic.analysis.leaks.model import Leak
     from gpumem_magic.analysis.model import Analysis, Group
     from gpumem_magic.holders.model import HolderScan, Storage
 
-__all__ = ["name_keepers", "with_keepers"]
+__all__ = ["name_keepers", "with_keepers", "with_leaks"]
 
 # What grows because a loop builds a model or an optimizer's state is wanted.
 _MEANT = {"PARAMETER": "parameters", "BUFFER": "buffers", "OPTIMIZER": "optimizer state"}
@@ -28,6 +28,22 @@ _MEANT_SHARE = 0.9
 _MOST_KEEPERS = 5
 # Methods by which containers take things in.
 _TAKES_IN = frozenset({"append", "extend", "insert", "add", "update", "setdefault", "appendleft", "put"})
+
+
+def with_leaks(analysis: Analysis, leaks: Sequence[Leak], scan: HolderScan | None) -> Analysis:
+    """Return an analysis that tells these verdicts too, on devices that it shows."""
+    if not leaks:
+        return analysis
+    old = headline(analysis.leaks)
+    devices = []
+    for device in analysis.devices:
+        more = tuple(leak for leak in leaks if leak.device == device.key)
+        growth = device.growth or Growth()
+        devices.append(replace(device, growth=replace(growth, leaks=(*growth.leaks, *more))) if more else device)
+    wider = replace(analysis, devices=tuple(devices))
+    if analysis.oom is None:
+        wider = replace(wider, sentence=headline(wider.leaks) + analysis.sentence.removeprefix(old))
+    return wider if scan is None else with_keepers(wider, scan)
 
 
 def with_keepers(analysis: Analysis, scan: HolderScan) -> Analysis:

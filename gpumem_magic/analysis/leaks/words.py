@@ -60,7 +60,7 @@ def leak_sentence(leak: Leak) -> Leak:
     if leak.kind == "regrown":
         text = f"{where} makes the same tensor {each} larger each iteration, {_times(leak)}: {total} now"
     elif leak.kind == "reruns":
-        text = f"{format_count(leak.grown)} runs of this cell are still alive, {each} each: {total} of {where}"
+        text = f"each of the last {format_count(leak.grown)} runs of this cell left {each} of {where}: {total}"
     else:
         keep = "keeps" if len(leak.lines) == 1 else "keep"
         every = "each iteration" if leak.loop is not None else "each time"

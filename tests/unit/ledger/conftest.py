@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpumem_magic.analysis import analyse
-from gpumem_magic.ledger import Ledger, LiveBlocks
+from gpumem_magic.book import Ledger, LiveBlocks
 from gpumem_magic.recording.model import Cell, DeviceReading, Outcome, Recording, SourceKind
 from gpumem_magic.trace.convert import from_snapshot
 

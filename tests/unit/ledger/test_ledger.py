@@ -8,8 +8,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from gpumem_magic.ledger import Tensors, ledger_text, summary_line
-from gpumem_magic.ledger.blocks import BlockTable
+from gpumem_magic.book import Tensors, ledger_text, summary_line
+from gpumem_magic.book.blocks import BlockTable
 from gpumem_magic.recording.model import Outcome
 from gpumem_magic.trace.model import Action, Events
 

@@ -3,6 +3,7 @@
 model    entries and rows
 blocks   which blocks of which device are alive, by the entry that made them
 intake   a recording and its analysis, as an entry
+reruns   what runs of the same cell leave, one after another
 ledger   the book itself, bounded
 text     how it is printed
 
@@ -11,10 +12,10 @@ Pure: numpy in, dataclasses out.
 
 from __future__ import annotations
 
-from gpumem_magic.ledger.intake import read_entry
-from gpumem_magic.ledger.ledger import Ledger
-from gpumem_magic.ledger.model import AliveDevice, AliveRow, Entry, EntryDevice, LiveBlocks, Tensors
-from gpumem_magic.ledger.text import ledger_text, summary_line
+from gpumem_magic.book.intake import read_entry
+from gpumem_magic.book.ledger import Ledger
+from gpumem_magic.book.model import AliveDevice, AliveRow, Entry, EntryDevice, LedgerView, LiveBlocks, Origin, Tensors
+from gpumem_magic.book.text import ledger_text, summary_line
 
 __all__ = [
     "AliveDevice",
@@ -22,7 +23,9 @@ __all__ = [
     "Entry",
     "EntryDevice",
     "Ledger",
+    "LedgerView",
     "LiveBlocks",
+    "Origin",
     "Tensors",
     "ledger_text",
     "read_entry",

@@ -10,8 +10,8 @@ from gpumem_magic.recording.model import Outcome
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gpumem_magic.ledger.ledger import Ledger
-    from gpumem_magic.ledger.model import AliveDevice, AliveRow, Entry, EntryDevice
+    from gpumem_magic.book.ledger import Ledger
+    from gpumem_magic.book.model import AliveDevice, AliveRow, Entry, EntryDevice
 
 __all__ = ["ledger_text", "summary_line"]
 
@@ -25,7 +25,8 @@ def summary_line(entry: Entry) -> str:
         return f"gpumem: {entry.sentence}"
     several = len(entry.devices) > 1
     parts = [_device_summary(device, named=several) for device in entry.devices]
-    return f"gpumem: {'; '.join(parts) or entry.sentence}"
+    text = f"gpumem: {'; '.join(parts) or entry.sentence}"
+    return text if entry.leak is None else f"{text}; leak: {entry.leak}"
 
 
 def _device_summary(device: EntryDevice, *, named: bool) -> str:

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from gpumem_magic.analysis.model import Group
     from gpumem_magic.recording.model import Outcome
 
-__all__ = ["AliveDevice", "AliveRow", "Entry", "EntryDevice", "LiveBlocks", "Tensors"]
+__all__ = ["AliveDevice", "AliveRow", "Entry", "EntryDevice", "LedgerView", "LiveBlocks", "Origin", "Tensors"]
 
 
 class EntryDevice(NamedTuple):
@@ -50,6 +51,12 @@ class Entry:
         When, and for how long.
     devices
         The one with the highest peak first.
+    run
+        The how-manieth measured run of the same cell this is, from 1.
+    leak
+        The verdict on what this run left, in one sentence, or None.
+    cell_key
+        What runs of one cell have in common: its id in the notebook, else its text.
     """
 
     title: str
@@ -61,6 +68,9 @@ class Entry:
     started_us: int
     seconds: float
     devices: tuple[EntryDevice, ...] = ()
+    run: int = 1
+    leak: str | None = None
+    cell_key: str = ""
 
     @property
     def peak(self) -> int | None:
@@ -101,13 +111,30 @@ class Tensors(NamedTuple):
     complete: bool
 
 
+class Origin(NamedTuple):
+    """Where a block was made: the run, and the line of code, or None when that is unknown."""
+
+    entry: Entry
+    line: Group | None
+
+    def __str__(self) -> str:
+        if self.line is None:
+            return self.entry.title
+        # A line of another cell's function says so itself.
+        return f"{self.entry.title} {self.line.label}"
+
+
 class AliveRow(NamedTuple):
-    """What one run made and is alive. `names` are the largest first; `entry` None stands for all that was not seen."""
+    """What one run made and is alive. `names` are the largest first; `entry` None stands for all that was not seen.
+
+    `last_used` is the last cell that mentions one of the names, where somebody looked.
+    """
 
     entry: Entry | None
     bytes: int
     blocks: int
     names: tuple[str, ...] = ()
+    last_used: str | None = None
 
 
 class AliveDevice(NamedTuple):
@@ -123,3 +150,28 @@ class AliveDevice(NamedTuple):
     rows: tuple[AliveRow, ...]
     unsure: int = 0
     searched: bool = True
+
+
+@dataclass(frozen=True)
+class LedgerView:
+    """The ledger at one moment.
+
+    Attributes
+    ----------
+    entries
+        Measured runs, oldest first.
+    alive
+        What is alive, by device and by the run that made it.
+    text
+        The same as ``%gpumem_ledger`` prints it.
+    """
+
+    entries: tuple[Entry, ...]
+    alive: tuple[AliveDevice, ...]
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return self.text

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpumem_magic.ledger.blocks import BlockTable, survivors
-from gpumem_magic.ledger.intake import read_entry
-from gpumem_magic.ledger.model import AliveDevice, AliveRow
+from gpumem_magic.analysis.leaks.evidence import LEAST_ITERATIONS
+from gpumem_magic.book.blocks import BlockTable, survivors
+from gpumem_magic.book.intake import read_entry
+from gpumem_magic.book.model import AliveDevice, AliveRow, Origin
+from gpumem_magic.book.reruns import rerun_leak
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from gpumem_magic.analysis.model import Analysis
-    from gpumem_magic.ledger.model import Entry, LiveBlocks, Tensors
+    from gpumem_magic.analysis.leaks import Leak
+    from gpumem_magic.analysis.model import Analysis, Group
+    from gpumem_magic.book.model import Entry, LiveBlocks, Tensors
+    from gpumem_magic.holders.model import HolderScan
     from gpumem_magic.recording.model import Recording
 
 __all__ = ["Ledger"]
@@ -41,6 +46,9 @@ class Ledger:
         self._numbers = itertools.count()
         self._tables: dict[str, BlockTable] = {}
         self._left_out = 0
+        self._runs: dict[str, int] = {}
+        self._lines: list[Group] = []
+        self._line_numbers: dict[Group, int] = {}
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -69,21 +77,89 @@ class Ledger:
         if entry is None:
             return None
         number = next(self._numbers)
-        self._entries[number] = entry
-        timelines = {device.key: device.timeline for device in analysis.devices}
+        self._runs[entry.cell_key] = run = self._runs.get(entry.cell_key, 0) + 1
+        entry = self._entries[number] = replace(entry, run=run)
+        analysed = {device.key: device for device in analysis.devices}
         for device in recording.trace.devices if recording.trace is not None else ():
             table = self._tables.setdefault(device.key, BlockTable())
             table.apply(device.events)
-            timeline = timelines.get(device.key)
-            if timeline is not None:
-                table.add(*survivors(device.events, timeline), number)
+            meant = analysed.get(device.key)
+            if meant is not None:
+                stayed = survivors(device.events, meant.timeline)
+                lines = np.array([self._line(group) for group in meant.groups], np.int32)
+                table.add(stayed.address, stayed.size, number, lines[stayed.group] if len(lines) else None)
         self._prune()
         return entry
+
+    def _line(self, group: Group) -> int:
+        """Return the number of a line of code; -1 for what is none."""
+        if group.kind not in {"line", "frame"}:
+            return -1
+        known = self._line_numbers.setdefault(group._replace(color=0), len(self._lines))
+        if known == len(self._lines):
+            self._lines.append(group)
+        return known
+
+    def told(self, entry: Entry, leak: str) -> Entry:
+        """Note the verdict on a run, and return its entry."""
+        changed = replace(entry, leak=leak)
+        for number, known in reversed(self._entries.items()):
+            if known is entry:
+                self._entries[number] = changed
+                break
+        return changed
+
+    def origin(self, device: str, address: int) -> Origin | None:
+        """Return where the block that begins at `address` was made, as far as is known; None when no run made it.
+
+        A block that was freed, and another of its place and size made, outside of measured cells is mistaken for it.
+        """
+        table = self._tables.get(device)
+        index = None if table is None else table.find(address)
+        if table is None or index is None:
+            return None
+        line = int(table.line[index])
+        return Origin(self._entries[int(table.owner[index])], self._lines[line] if line >= 0 else None)
+
+    def reruns(self, entry: Entry, now: Mapping[str, LiveBlocks], scan: HolderScan | None) -> tuple[Leak, ...]:
+        """Say what earlier runs of an entry's cell left that is still there, when three in a row did.
+
+        Parameters
+        ----------
+        entry
+            The newest run.
+        now
+            Allocated blocks by device, as for `alive`.
+        scan
+            Who holds what; the only evidence for devices that no allocator counts.
+        """
+        if entry.run < LEAST_ITERATIONS:
+            return ()
+        key = entry.cell_key
+        runs = [number for number, known in self._entries.items() if known.cell_key == key]
+        leaks = []
+        for device, table in self._tables.items():
+            blocks = now.get(device)
+            if blocks is not None:
+                table.retain(*blocks)
+                counted = np.ones(len(table), bool)
+            elif scan is not None:
+                held = [storage.address for storage in scan.storages if storage.device == device]
+                counted = np.isin(table.address, np.array(held, np.uint64))
+            else:
+                continue
+            leak = rerun_leak(device, table, counted, runs, self._lines)
+            if leak is not None:
+                leaks.append(leak)
+        return tuple(leaks)
 
     def clear(self) -> None:
         """Forget everything."""
         self._entries.clear()
         self._tables.clear()
+        self._runs.clear()
+        self._lines.clear()
+        self._line_numbers.clear()
         self._left_out = 0
 
     def alive(self, now: Mapping[str, LiveBlocks], tensors: Tensors | None = None) -> tuple[AliveDevice, ...]:

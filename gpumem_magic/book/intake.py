@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumem_magic.analysis.sentence import place_text
-from gpumem_magic.ledger.model import Entry, EntryDevice
+from gpumem_magic.book.model import Entry, EntryDevice
 
 if TYPE_CHECKING:
     from gpumem_magic.analysis.model import Analysis, DeviceAnalysis
@@ -21,6 +21,11 @@ def first_line(source: str) -> str:
     lines = [line.strip() for line in source.splitlines() if line.strip()]
     code = next((line for line in lines if line[0] not in "%#"), lines[0] if lines else "")
     return code if len(code) <= _LINE_LENGTH else code[: _LINE_LENGTH - 1].rstrip() + "…"
+
+
+def _text_key(source: str) -> str:
+    """Return what the runs of a cell without an id have in common: its text, whether it is under our magic or not."""
+    return "\n".join(line.rstrip() for line in source.splitlines() if not line.startswith("%%gpumem")).strip()
 
 
 def _device(device: DeviceAnalysis) -> EntryDevice:
@@ -61,4 +66,6 @@ def read_entry(recording: Recording, analysis: Analysis, cell_id: str | None) ->
         started_us=recording.started_us,
         seconds=(recording.ended_us - recording.started_us) / 1e6,
         devices=devices,
+        leak=max(analysis.leaks, key=lambda leak: leak.bytes).sentence if analysis.leaks else None,
+        cell_key=cell_id or _text_key(recording.cell.source),
     )

@@ -6,7 +6,7 @@ where it lies: an allocator hands out no byte twice. Frees outside recordings sh
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -18,18 +18,26 @@ if TYPE_CHECKING:
     from gpumem_magic.analysis.model import Timeline
     from gpumem_magic.trace.model import Events
 
-__all__ = ["BlockTable", "survivors"]
+__all__ = ["BlockTable", "Survivors", "survivors"]
 
-# 24 bytes each.
+# 28 bytes each.
 _MOST_BLOCKS = 500_000
 _TOUCHING = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 
 
-def survivors(events: Events, timeline: Timeline) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return address and size of the blocks that a recording allocated and that were alive at its end."""
+class Survivors(NamedTuple):
+    """Blocks that a recording allocated and that were alive at its end; `group` indexes `DeviceAnalysis.groups`."""
+
+    address: NDArray[np.uint64]
+    size: NDArray[np.int64]
+    group: NDArray[np.int32]
+
+
+def survivors(events: Events, timeline: Timeline) -> Survivors:
+    """Return the blocks that a recording allocated and that were alive at its end."""
     lasting = np.flatnonzero((timeline.start >= 0) & (timeline.end == -1) & (timeline.blocks > 0))
     event = timeline.event[timeline.start[lasting]]
-    return events.addr[event], timeline.size[lasting]
+    return Survivors(events.addr[event], timeline.size[lasting], timeline.group[lasting])
 
 
 class BlockTable:
@@ -37,8 +45,9 @@ class BlockTable:
 
     Attributes
     ----------
-    address, size, owner
-        Columns of shape ``(n,)``: address, bytes, and the number of the entry that allocated it.
+    address, size, owner, line
+        Columns of shape ``(n,)``: address, bytes, the number of the entry that allocated it, and the number of the
+        line where it did, as whoever adds them counts lines.
     left_out
         Blocks that did not fit.
     """
@@ -47,6 +56,7 @@ class BlockTable:
         self.address: NDArray[np.uint64] = np.zeros(0, np.uint64)
         self.size: NDArray[np.int64] = np.zeros(0, np.int64)
         self.owner: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.line: NDArray[np.int32] = np.zeros(0, np.int32)
         self.left_out = 0
         self._most = most
 
@@ -71,13 +81,21 @@ class BlockTable:
         np.add.at(change, last[hit], -1)
         self._keep(np.cumsum(change[:-1]) == 0)
 
-    def add(self, address: NDArray[np.uint64], size: NDArray[np.int64], owner: int) -> None:
+    def add(
+        self,
+        address: NDArray[np.uint64],
+        size: NDArray[np.int64],
+        owner: int,
+        line: NDArray[np.int32] | None = None,
+    ) -> None:
         """Add what entry number `owner` left behind. Call `apply` with its events first."""
+        line = np.full(len(size), -1, np.int32) if line is None else line.astype(np.int32)
         address = np.concatenate([self.address, address])
         order = np.argsort(address, kind="stable")
         self.address = address[order]
         self.owner = np.concatenate([self.owner, np.full(len(size), owner, np.int64)])[order]
         self.size = np.concatenate([self.size, size])[order]
+        self.line = np.concatenate([self.line, line])[order]
         if len(self) > self._most:
             self.left_out += len(self) - self._most
             kept = np.zeros(len(self), bool)
@@ -98,4 +116,10 @@ class BlockTable:
         self._keep(self.owner != owner)
 
     def _keep(self, mask: NDArray[np.bool_]) -> None:
-        self.address, self.size, self.owner = self.address[mask], self.size[mask], self.owner[mask]
+        self.address, self.size = self.address[mask], self.size[mask]
+        self.owner, self.line = self.owner[mask], self.line[mask]
+
+    def find(self, address: int) -> int | None:
+        """Return the index of the block that begins at `address`, or None."""
+        index = int(np.searchsorted(self.address, np.uint64(address)))
+        return index if index < len(self) and int(self.address[index]) == address else None

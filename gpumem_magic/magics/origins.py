@@ -1,0 +1,106 @@
+"""Which cell and line made a storage, and how certain that is.
+
+The ledger knows a block by its address and size. Memory that a cell frees which is not measured may be given out again
+at the same address, so the ledger's word is only taken where every cell since was measured, or where a tensor that was
+seen right after the measured cell still lives in that very place.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import weakref
+    from collections.abc import Mapping
+
+    from gpumem_magic.book import Ledger, LiveBlocks
+    from gpumem_magic.holders import HolderScan
+    from gpumem_magic.holders.text import Unowned
+
+__all__ = ["Origins", "unowned_blocks"]
+
+# 200 bytes each.
+_MOST_WITNESSES = 50_000
+
+
+class Origins:
+    """Remembers what was seen, as weak references, and when something ran that was not measured."""
+
+    def __init__(self) -> None:
+        self._witnesses: dict[tuple[str, int], weakref.ref[Any]] = {}
+        self._is_measured = False
+        # Entries up to this start, in Unix microseconds, were followed by something that was not measured.
+        self._gap_us = 0
+
+    def measured(self) -> None:
+        """Note that the running cell is measured."""
+        self._is_measured = True
+
+    def cell_ended(self) -> None:
+        """Note the end of a cell."""
+        if not self._is_measured:
+            from gpumem_magic.recording.readings import now_us
+
+            self._gap_us = now_us()
+        self._is_measured = False
+
+    def see(self, scan: HolderScan | None, ledger: Ledger) -> None:
+        """Remember the tensors that lie where a measured run left a block."""
+        if scan is None:
+            return
+        gone = [key for key, witness in self._witnesses.items() if witness() is None]
+        for key in gone:
+            del self._witnesses[key]
+        for storage in scan.storages:
+            key = (storage.device, storage.address)
+            if len(self._witnesses) >= _MOST_WITNESSES:
+                break
+            if key not in self._witnesses and ledger.origin(*key) is not None:
+                self._witnesses[key] = scan.witnesses[key]
+
+    def of(self, scan: HolderScan, ledger: Ledger) -> dict[tuple[str, int], str]:
+        """Return cell and line by (device, address), where they are certain."""
+        from gpumem_magic.holders import is_still_there
+
+        found = {}
+        for storage in scan.storages:
+            key = (storage.device, storage.address)
+            origin = ledger.origin(*key)
+            if origin is None:
+                continue
+            witness = self._witnesses.get(key)
+            if origin.entry.started_us > self._gap_us or (witness is not None and is_still_there(witness, *key)):
+                found[key] = str(origin)
+        return found
+
+
+def unowned_blocks(scan: HolderScan, now: Mapping[str, LiveBlocks], ledger: Ledger) -> list[Unowned]:
+    """Sum the allocated blocks that no storage of a scan lies in, by the cell and line that made them.
+
+    Parameters
+    ----------
+    scan
+        A whole scan; what was cut short says nothing about owners.
+    now
+        Allocated blocks by device.
+    ledger
+        Knows which run made what.
+    """
+    from gpumem_magic.holders.text import Unowned
+
+    if scan.cut is not None:
+        return []
+    sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for device, blocks in now.items():
+        owned = {storage.address for storage in scan.storages if storage.device == device}
+        for address, size in zip(blocks.address.tolist(), blocks.size.tolist(), strict=True):
+            if address in owned:
+                continue
+            origin = ledger.origin(device, address)
+            entry = sums[device, "" if origin is None else str(origin)]
+            entry[0] += size
+            entry[1] += 1
+    what = "a library's workspace, a captured graph's pool or memory that only C++ holds; no leak by itself"
+    rows = [Unowned(device, size, count, origin, what) for (device, origin), (size, count) in sums.items()]
+    return sorted(rows, key=lambda row: -row.bytes)
