@@ -28,6 +28,8 @@ __all__ = ["assign_groups", "compact", "event_group"]
 
 # A line of the cell that owns this share of the peak is split by the lines that it called in other cells.
 _SPLIT_SHARE = 0.6
+# Combinations of place, stack and the rest that a table of 8 MB can hold.
+_MOST_CODES = 1_000_000
 # The view's format counts to 65,535, and no reader beyond a few hundred.
 _MOST_GROUPS = 4096
 
@@ -51,8 +53,16 @@ def _owner_columns(
     code = np.zeros(timeline.lifetimes, np.int64)
     for column in range(4):
         code = code * width[column] + columns[:, column] - low[column]
-    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-    return columns[first], inverse.reshape(-1)
+    if width.prod(dtype=np.float64) > _MOST_CODES:
+        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+        return columns[first], inverse.reshape(-1)
+    # There are few of them, so that they need no sorting either. The last assignment counts: the first of each.
+    first_of = np.full(int(width.prod()), -1, np.int64)
+    first_of[code[::-1]] = np.arange(len(code) - 1, -1, -1)
+    used = np.flatnonzero(first_of >= 0)
+    number = np.empty(len(first_of), np.int64)
+    number[used] = np.arange(len(used))
+    return columns[first_of[used]], number[code]
 
 
 def _name_owner(

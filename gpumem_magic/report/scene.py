@@ -81,21 +81,53 @@ def _picks(
     edges = axis.time(x)
     bounds = np.searchsorted(timeline.time_us, edges, "right")
     bounds[0], bounds[-1] = 0, timeline.changes
-    places, states, highest = [0.0], [0], [int(timeline.allocated[0])]
     peak = timeline.peak_change + 1
-    for column in np.flatnonzero(np.diff(bounds)).tolist():
-        first, last = int(bounds[column]), int(bounds[column + 1])
-        if last == first + 1:
-            places.append(float(axis.place(timeline.time_us[first])))
-            states.append(last)
-            highest.append(int(timeline.allocated[last]))
-            continue
-        lasting = np.diff(timeline.time_us[first:last], prepend=edges[column], append=edges[column + 1])
-        shown = peak if first <= peak <= last else first + int(lasting.argmax())
-        places += [float(x[column]), float(x[column + 1])]
-        states += [shown, last]
-        highest += [int(timeline.allocated[first : last + 1].max()), int(timeline.allocated[last])]
-    return np.array(places), np.array(states, np.int64), np.array(highest, np.int64)
+    column = np.flatnonzero(np.diff(bounds))
+    first, last = bounds[column], bounds[column + 1]
+    single = last == first + 1
+    if not len(column):
+        return np.zeros(1), np.zeros(1, np.int64), timeline.allocated[:1].astype(np.int64)
+    top = np.maximum.reduceat(timeline.allocated, np.append(first, last[-1]))[:-1]
+    top = np.maximum(top, timeline.allocated[last])
+    longest = first + _longest(timeline.time_us, edges, column, bounds)
+    shown = np.where((first <= peak) & (peak <= last), peak, longest)
+    # A column with several changes gives two places, its beginning and its end; the others give one.
+    where = np.where(single, axis.place(timeline.time_us[first]), x[column])
+    second = ~single
+    order = np.argsort(np.concatenate([column * 2, column[second] * 2 + 1]), kind="stable")
+    places = np.concatenate([where, x[column[second] + 1]])[order]
+    states = np.concatenate([np.where(single, last, shown), last[second]])[order]
+    highest = np.concatenate([np.where(single, timeline.allocated[last], top), timeline.allocated[last[second]]])[order]
+    return (
+        np.append(0.0, places),
+        np.append(0, states).astype(np.int64),
+        np.append(timeline.allocated[0], highest).astype(np.int64),
+    )
+
+
+def _longest(
+    time_us: NDArray[np.int64], edges: NDArray[np.float64], column: NDArray[np.intp], bounds: NDArray[np.intp]
+) -> NDArray[np.int64]:
+    """Return, for each of the given columns, which of its states lasts longest, counted from its first change on.
+
+    State 0 is the one that it begins with, state ``k`` the one after its ``k``-th change; the first of equals counts.
+    """
+    # Every column's edges and changes in a row: its beginning, its changes, its end.
+    first, count = bounds[column], bounds[column + 1] - bounds[column]
+    start = np.cumsum(count + 2) - count - 2
+    moments = np.empty(int((count + 2).sum()))
+    inner = np.ones(len(moments), bool)
+    inner[start] = inner[start + count + 1] = False
+    moments[start], moments[start + count + 1] = edges[column], edges[column + 1]
+    moments[inner] = time_us[first[0] : first[-1] + count[-1]]
+    lasting = np.diff(moments)
+    lasting[start[1:] - 1] = -1.0  # between two columns
+    best = np.repeat(np.maximum.reduceat(lasting, start), np.diff(np.append(start, len(lasting))))
+    at = np.flatnonzero(lasting == best)
+    owner = np.searchsorted(start, at, "right") - 1
+    leading = np.flatnonzero(np.diff(owner, prepend=-1))
+    chosen: NDArray[np.int64] = (at - start[owner])[leading]
+    return chosen
 
 
 def _lane_points(lane: Lane, axis: FoldedAxis, columns: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
