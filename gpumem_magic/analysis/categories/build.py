@@ -16,7 +16,16 @@ from gpumem_magic.analysis.categories.model import (
     CategoryRow,
     ModuleRow,
 )
-from gpumem_magic.analysis.categories.phases import BACKWARD, FORWARD, OUTSIDE, UNCLEAR, Phases, from_calls, from_lines
+from gpumem_magic.analysis.categories.phases import (
+    BACKWARD,
+    FORWARD,
+    OUTSIDE,
+    UNCLEAR,
+    Phases,
+    from_calls,
+    from_lines,
+    last_mark,
+)
 from gpumem_magic.analysis.categories.sight import addresses, sighted
 
 if TYPE_CHECKING:
@@ -68,7 +77,7 @@ def categorise(
         return None
     times = np.maximum.accumulate(device.events.time_us) if len(device.events) else device.events.time_us
     phases = _phases(calls, marks, times, text_of)
-    seen = sighted(roles, device.key, addresses(device, history, timeline), timeline)
+    seen = sighted(roles, device.key, addresses(history, timeline), timeline)
     as_category = np.array([*(SEEN_AS[name] for name in roles.roles), -1], np.int16)
     role = as_category[seen.role]
     what = facts(timeline, phases, _line_runs(marks, times))
@@ -114,7 +123,7 @@ def _phases(
     return Phases(unclear, none, np.zeros(len(times), np.int32), ("",), seen=False)
 
 
-def _line_runs(marks: Marks | None, times: NDArray[np.int64]) -> NDArray[np.int64] | None:
+def _line_runs(marks: Marks | None, times: NDArray[np.int64]) -> NDArray[np.int32] | None:
     """Count executions of the outermost lines, and return the number of the one that each event fell into.
 
     Lines of functions that a line calls belong to it: what a function lets go of when it returns is a temporary of the
@@ -122,17 +131,20 @@ def _line_runs(marks: Marks | None, times: NDArray[np.int64]) -> NDArray[np.int6
     """
     if marks is None or not len(marks.time_us):
         return None
-    # The thread that runs the cell is the one that has marks of its own; others' frees are not told apart.
-    idents, counts = np.unique(marks.thread, return_counts=True)
-    own = marks.thread == idents[counts.argmax()]
+    time_us, place = marks.time_us, marks.place
+    if not (marks.thread == marks.thread[0]).all():
+        # The thread that runs the cell is the one that has marks of its own; others' frees are not told apart.
+        idents, counts = np.unique(marks.thread, return_counts=True)
+        own = marks.thread == idents[counts.argmax()]
+        time_us, place = time_us[own], place[own]
     outer = np.array([*(hash(place[-1:]) for place in marks.places), -1], np.int64)
     depth = np.array([*(len(place) for place in marks.places), 0], np.int64)
-    key, deep = outer[marks.place[own]], depth[marks.place[own]]
+    key, deep = outer[place], depth[place]
     # The same line again, not from a deeper one back to it, is another execution of it.
     news = np.ones(len(key), bool)
     news[1:] = (key[1:] != key[:-1]) | ((deep[1:] == 1) & (deep[:-1] == 1))
-    run = np.cumsum(news)
-    found: NDArray[np.int64] = np.concatenate([[0], run])[np.searchsorted(marks.time_us[own], times, "right")]
+    run = np.concatenate([[0], np.cumsum(news)]).astype(np.int32)
+    found: NDArray[np.int32] = run[last_mark(time_us, times)]
     return found
 
 

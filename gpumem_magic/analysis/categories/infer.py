@@ -81,7 +81,7 @@ class Inferred(NamedTuple):
     inferred: NDArray[np.bool_]
 
 
-def facts(timeline: Timeline, phases: Phases, line_run: NDArray[np.int64] | None) -> Facts:
+def facts(timeline: Timeline, phases: Phases, line_run: NDArray[np.int32] | None) -> Facts:
     """Look up the phases of each lifetime's beginning and end.
 
     Parameters

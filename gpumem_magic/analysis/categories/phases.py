@@ -17,7 +17,7 @@ from gpumem_magic.analysis.lines import attribute
 from gpumem_magic.recording.model import Marks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -73,41 +73,66 @@ class Phases:
     seen: bool
 
 
+def _nothing(count: int, kind: int, *, seen: bool) -> Phases:
+    return Phases(
+        np.full(count, kind, np.int8), np.full(count, -1, np.int32), np.zeros(count, np.int32), ("",), seen=seen
+    )
+
+
+def last_mark(mark_us: NDArray[np.int64], time_us: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return, per event, how many marks are not later than it; both in time order. Searches few marks, not events."""
+    first = np.searchsorted(time_us, mark_us, "left")
+    return np.cumsum(np.bincount(first, minlength=len(time_us) + 1)[: len(time_us)])
+
+
 def _joined(
-    columns: tuple[NDArray[np.int64], NDArray[np.int64]],
-    span: NDArray[np.int32],
-    kinds: Sequence[int],
-    foreign: tuple[int, ...],
-    time_us: NDArray[np.int64],
+    marks: Calls | Marks, value: NDArray[np.int32], count: int, time_us: NDArray[np.int64], *, foreign: bool
+) -> NDArray[np.int32]:
+    """Join a number per mark, of `count` distinct ones and -1 for none, with events.
+
+    Returns
+    -------
+    numpy.ndarray
+        The number, -1 where none was under way, less where that is not known; int32, shape ``(events,)``.
+    """
+    thread, mark_us = marks.thread, marks.time_us
+    if not foreign and marks.foreign:
+        own = ~np.isin(thread, np.array(marks.foreign, np.int64))
+        thread, mark_us, value = thread[own], mark_us[own], value[own]
+    if not len(thread):
+        return np.full(len(time_us), -1, np.int32)
+    if (thread == thread[0]).all():
+        found: NDArray[np.int32] = np.concatenate([np.array([-1], np.int32), value])[last_mark(mark_us, time_us)]
+        return found
+    places = tuple(((str(number), 0, ""),) for number in range(count))
+    return attribute(Marks(mark_us, thread, value, places, foreign=marks.foreign if foreign else ()), time_us).place
+
+
+def _phases(
+    marks: Calls | Marks, span: NDArray[np.int32], kinds: NDArray[np.int8], time_us: NDArray[np.int64]
 ) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
     """Join spans per mark with events; return each event's kind and span."""
-    mark_us, thread = columns
-    own = ~np.isin(thread, np.array(foreign, np.int64))
-    if not own.any():
-        return np.full(len(time_us), OUTSIDE, np.int8), np.full(len(time_us), -1, np.int32)
-    places = tuple(((str(number), 0, ""),) for number in range(len(kinds)))
-    found = attribute(Marks(mark_us[own], thread[own], span[own], places), time_us).place
-    by_span = np.array([*kinds, OUTSIDE], np.int8)
-    kind = np.where(found >= 0, by_span[np.maximum(found, -1)], OUTSIDE).astype(np.int8)
+    found = _joined(marks, span, len(kinds), time_us, foreign=False)
+    kind = np.append(kinds, np.int8(OUTSIDE))[np.maximum(found, -1)]
     # -1 is "none under way"; other numbers are reasons why that is not known.
-    kind[found < -1] = UNCLEAR
-    return kind, np.where(found >= 0, found, -1).astype(np.int32)
+    unknown = found < -1
+    if unknown.any():
+        kind[unknown] = UNCLEAR
+        found = np.where(unknown, -1, found)
+    return kind, found
 
 
-def _spans(key: NDArray[np.int64], thread: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+def _spans(key: NDArray[np.int32], thread: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Give each thread's stretches of equal, non-negative `key` numbers; return them, and the key of each number."""
-    span = np.full(len(key), -1, np.int32)
-    keys: list[NDArray[np.int64]] = []
-    count = 0
-    for ident in np.unique(thread).tolist():
-        own = np.flatnonzero(thread == ident)
-        mine = key[own]
-        begins = (mine >= 0) & (mine != np.concatenate([[-1], mine[:-1]]))
-        number = np.cumsum(begins) - 1 + count
-        span[own] = np.where(mine >= 0, number, -1)
-        keys.append(mine[begins])
-        count += int(begins.sum())
-    return span, np.concatenate(keys) if keys else np.zeros(0, np.int64)
+    order = slice(None) if (thread == thread[0]).all() else np.argsort(thread, kind="stable")
+    mine = key[order]
+    begins = np.ones(len(mine), bool)
+    begins[1:] = (mine[1:] != mine[:-1]) | (thread[order][1:] != thread[order][:-1])
+    begins &= mine >= 0
+    number = np.where(mine >= 0, np.cumsum(begins, dtype=np.int32) - 1, -1).astype(np.int32)
+    span = np.empty_like(number)
+    span[order] = number
+    return span, mine[begins]
 
 
 def from_calls(calls: Calls, time_us: NDArray[np.int64]) -> Phases:
@@ -133,21 +158,14 @@ def from_calls(calls: Calls, time_us: NDArray[np.int64]) -> Phases:
             kinds.append(_KINDS[prefix[0][0]])
         key_of.append(prefixes[prefix])
         module_of.append(names.setdefault(stack[0][1], len(names)) if stack[0][0] == "module" else 0)
-    keys = np.array([*key_of, -1], np.int64)
+    if not len(calls.time_us):
+        return _nothing(len(time_us), OUTSIDE, seen=True)
+    keys = np.array([*key_of, -1], np.int32)
     span, used = _spans(keys[calls.place], calls.thread)
-    kind, number = _joined(
-        (calls.time_us, calls.thread), span, [kinds[key] for key in used.tolist()], calls.foreign, time_us
-    )
-    marks = Marks(
-        calls.time_us,
-        calls.thread,
-        calls.place,
-        tuple((("", number, ""),) for number in range(len(calls.places))),
-        foreign=calls.foreign,
-    )
-    place = attribute(marks, time_us).place
-    module = np.where(place >= 0, np.array([*module_of, 0], np.int32)[np.maximum(place, -1)], 0)
-    return Phases(kind, number, module.astype(np.int32), tuple(names), seen=True)
+    kind, number = _phases(calls, span, np.array(kinds, np.int8)[used], time_us)
+    of_mark = np.array([*module_of, 0], np.int32)[calls.place]
+    module = _joined(calls, of_mark, len(names), time_us, foreign=True)
+    return Phases(kind, number, np.maximum(module, 0), tuple(names), seen=True)
 
 
 def from_lines(
@@ -174,11 +192,11 @@ def from_lines(
                 kind = found[0] if len(found) == 1 else UNCLEAR
                 break
         kind_of.append(kind)
-    kinds = np.array([*kind_of, OUTSIDE], np.int64)
+    if not any(kind_of):
+        return _nothing(len(time_us), OUTSIDE, seen=False)
+    kinds = np.array([*kind_of, OUTSIDE], np.int8)
     # Lines of one phase in a row are one stretch: a backward that is spread over lines of a function it calls.
-    key = np.where((marks.place >= 0) & (kinds[marks.place] != OUTSIDE), marks.place.astype(np.int64), -1)
+    key = np.where(kinds[marks.place] != OUTSIDE, marks.place, -1).astype(np.int32)
     span, used = _spans(key, marks.thread)
-    phase, number = _joined(
-        (marks.time_us, marks.thread), span, [int(kinds[place]) for place in used.tolist()], marks.foreign, time_us
-    )
+    phase, number = _phases(marks, span, kinds[used], time_us)
     return Phases(phase, number, np.zeros(len(time_us), np.int32), ("",), seen=False)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from gpumem_magic.allocator.history import History
     from gpumem_magic.analysis.model import Timeline
     from gpumem_magic.recording.model import Roles
-    from gpumem_magic.trace.model import DeviceTrace
 
 __all__ = ["Sighted", "addresses", "sighted"]
 
@@ -24,20 +23,19 @@ class Sighted(NamedTuple):
     name: NDArray[np.int32]
 
 
-def addresses(device: DeviceTrace, history: History, timeline: Timeline) -> NDArray[np.uint64]:
+def addresses(history: History, timeline: Timeline) -> NDArray[np.uint64]:
     """Return where each lifetime of a timeline begins; 0 where that is not known."""
-    address = np.zeros(timeline.lifetimes, np.uint64)
-    new = timeline.start >= 0
-    if new.any():
-        address[new] = device.events.addr[timeline.event[timeline.start[new]]]
     lives = history.lifetimes
     counted = (lives.free_event != -2) & ((lives.free_event != lives.alloc_event) | (lives.free_event < 0))
-    before = lives.address[counted & (lives.alloc_event < 0)]
-    # A lifetime that only closes the gap to torch's counter stands for no block.
-    old = ~new & (timeline.blocks > 0)
-    if np.count_nonzero(old) == len(before):
-        address[old] = before
-    return address
+    address: NDArray[np.uint64] = lives.address[counted]
+    born = lives.alloc_event[counted]
+    if np.any(born[1:] < born[:-1]):
+        address = address[np.argsort(born, kind="stable")]
+    # A timeline may have one more in front, which closes a gap to torch's counter, or lack those from before.
+    missing = timeline.lifetimes - len(address)
+    if missing <= 0:
+        return address[len(address) - timeline.lifetimes :]
+    return np.concatenate([np.zeros(missing, np.uint64), address])
 
 
 def sighted(roles: Roles, key: str, address: NDArray[np.uint64], timeline: Timeline) -> Sighted:
