@@ -11,6 +11,8 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 
 from gpumem_magic._errors import BadUsageError
 from gpumem_magic.magics.arguments import without_comment
+from gpumem_magic.magics.cells import running_number
+from gpumem_magic.magics.settings_watch import SettingsWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +43,11 @@ class ToolMagics:
     def __init__(self, shell: Any, keeper: Keeper) -> None:
         self._shell = shell
         self._keeper = keeper
+        self.watch = SettingsWatch()
+
+    def after_cell(self, _result: Any) -> None:
+        """Note which cell set the allocator's variables."""
+        self.watch.after_cell(running_number(self._shell))
 
     @as_magic(
         "gpumem_who",
@@ -94,20 +101,21 @@ class ToolMagics:
     def gpumem_conf(self, line: str) -> None:
         """Check allocator settings (PYTORCH_CUDA_ALLOC_CONF): what is wrong, what torch does with it, what to write.
 
-        Also says which settings torch really uses in this kernel. CUDA is never initialised to find out.
+        Also says which settings torch really uses in this kernel, whether the environment's came too late and by which
+        cell, and what can still be changed without a restart. CUDA is never initialised to find out.
         """
+        from gpumem_magic.allocator.conf.environment import NEWEST, installed_torch
+        from gpumem_magic.allocator.conf.in_session import describe_session
         from gpumem_magic.allocator.conf.text import describe_conf
-        from gpumem_magic.recording.settings import settings_in_force
 
         found = parse_argstring(self.gpumem_conf, without_comment(line))
         text, _ = describe_conf(found.string, None, os.environ)
-        in_force = settings_in_force()
-        lines = [text] if text else []
-        shown = in_force.text if in_force.text is None else in_force.text or "torch's defaults"
-        lines.append(f"in force: {shown or 'not known'} ({in_force.reason})")
-        print("\n".join(lines))  # noqa: T201 - the magic's output
+        version = installed_torch() or NEWEST
+        lines = describe_session(self.watch.facts(running_number(self._shell), version))
+        print("\n".join([text, *lines] if text else lines))  # noqa: T201 - the magic's output
 
 
+_watching: dict[int, Callable[[Any], None]] = {}
 _NAMES = ("gpumem_who", "gpumem_free", "gpumem_conf")
 
 
@@ -117,9 +125,14 @@ def register(shell: Any, keeper: Keeper) -> None:
     for name in _NAMES:
         function: Callable[[str], None] = getattr(magics, name)
         shell.register_magic_function(function, "line", name)
+    shell.events.register("post_run_cell", magics.after_cell)
+    _watching[id(shell)] = magics.after_cell
 
 
 def unregister(shell: Any) -> None:
     """Take them back."""
     for name in _NAMES:
         shell.magics_manager.magics["line"].pop(name, None)
+    after_cell = _watching.pop(id(shell), None)
+    if after_cell is not None:
+        shell.events.unregister("post_run_cell", after_cell)

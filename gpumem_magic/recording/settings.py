@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-__all__ = ["InForce", "settings_in_force"]
+__all__ = ["InForce", "cuda_is_used", "settings_in_force"]
 
 
 class InForce(NamedTuple):
-    """The settings string in force (None: not known yet), and why it is not known or what can still change it."""
+    """The settings string in force (None: not known), and why it is not known."""
 
     text: str | None
     reason: str
+
+
+def cuda_is_used() -> bool | None:
+    """Tell whether this process has initialised CUDA through torch; None while torch is not imported."""
+    torch = sys.modules.get("torch")
+    # A module that is still being imported has no `cuda` yet.
+    return bool(torch.cuda.is_initialized()) if torch is not None and hasattr(torch, "cuda") else None
 
 
 def settings_in_force() -> InForce:
@@ -21,19 +29,24 @@ def settings_in_force() -> InForce:
     torch reads the variable when CUDA is first used (the backend while it is imported), and never again; asking it
     earlier would be that first use, so it is not asked.
     """
-    torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "cuda"):
-        return InForce(None, "torch is not imported yet: what the environment says now will count")
-    if not torch.cuda.is_initialized():
-        return InForce(None, "CUDA is not in use yet: the environment still counts (the backend is fixed already)")
-    if getattr(torch._C, "_cuda_isHistoryEnabled", bool)():
-        return InForce(None, "a memory history is being recorded, so torch cannot be asked cheaply")
+    if not cuda_is_used():
+        return InForce(None, "CUDA is not in use yet")
     try:
-        settings = torch.cuda.memory._snapshot()["allocator_settings"]
+        settings = _ask(sys.modules["torch"])
     except (RuntimeError, KeyError) as error:
         return InForce(None, f"torch does not tell: {str(error).splitlines()[0]}")
     # The key keeps this name whichever variable was read.
     text = settings.get("PYTORCH_CUDA_ALLOC_CONF")
     if not isinstance(text, str):
-        return InForce(None, "this torch does not tell its settings string")
-    return InForce(text, "torch read it when CUDA was first used; a change needs a kernel restart")
+        return InForce(None, "this torch does not tell its settings string, or a recording makes asking it slow")
+    return InForce(text, "")
+
+
+def _ask(torch: Any) -> dict[str, Any]:
+    """Read the settings out of a snapshot: without its trace where it can be left out (2.11), else if there is none."""
+    found: dict[str, Any] = {}
+    if "include_traces" in inspect.signature(torch.cuda.memory.memory_snapshot).parameters:
+        found = torch._C._cuda_memorySnapshot((0, 0, False))["allocator_settings"]
+    elif not torch._C._cuda_isHistoryEnabled():
+        found = torch.cuda.memory._snapshot()["allocator_settings"]
+    return found

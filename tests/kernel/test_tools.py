@@ -43,8 +43,21 @@ def test_settings_are_checked_without_touching_cuda(fresh_kernel):
     kernel.run("%load_ext gpumem_magic")
     checked = kernel.run("%gpumem_conf max_split_size_mb=128").text()
     assert "write instead: max_split_size_mb:128" in checked
-    assert "in force: not known" in checked
+    assert "in force: not known: torch is not imported yet" in checked
     assert kernel.run("import sys; print('torch' in sys.modules)").text().strip() == "False"
+    number = kernel.run("import os; os.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'").number
+    assert f"will count, set in cell {number}" in kernel.run("%gpumem_conf").text()
+    imported = kernel.run("import torch").number
+    late = kernel.run("%env PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync").number
+    told = kernel.run("%gpumem_conf").text()
+    assert f"CUDA is not in use, and what the environment says then will count, set in cell {late}" in told
+    assert f"except backend:cudaMallocAsync: torch was imported in cell {imported}" in told
+    # Once unloaded nothing is watched any more.
+    kernel.run("%unload_ext gpumem_magic")
+    watching = kernel.run(
+        "print([one for one in get_ipython().events.callbacks['post_run_cell'] if 'gpumem' in repr(one)])"
+    )
+    assert watching.text().strip() == "[]"
 
 
 def test_two_runs_are_compared_by_label_number_and_age(kernel):

@@ -70,8 +70,8 @@ def test_good_strings_have_no_problem(text, settings):
 def test_brackets_fill_as_torch_fills_them():
     table = check("roundup_power2_divisions:[256:1,512:2,1024:4,>:8]", T211).settings["roundup_power2_divisions"]
     assert isinstance(table, dict)
-    # Intervals below the first boundary take its value, '>' starts behind the last one, gaps are off (a GPU's torch 2.11
-    # said so). Before 2.9 '>' replaced the last boundary's own value.
+    # Intervals below the first boundary take its value, '>' starts behind the last one, gaps are off (so says torch
+    # 2.11 on a GPU). Before 2.9 '>' replaced the last boundary's own value.
     assert [table[str(1 << power)] for power in range(16)] == [1] * 9 + [2, 4] + [8] * 5
     gaps = check("roundup_power2_divisions:[1:4,2:2,4:8,16:1,64:2,>:4]", T211).settings["roundup_power2_divisions"]
     assert isinstance(gaps, dict)
