@@ -52,8 +52,8 @@ class Measurement:
     cells
         Returns the file names of the notebook's cells.
     book
-        Enters a recording and its report in the ledger, with the cell's id, and returns the report with what the
-        ledger knows of earlier runs.
+        Enters a recording and its report in the ledger, with the cell's id and who holds what, and returns the report
+        with what the ledger knows of earlier runs.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class Measurement:
         shell: Any,
         request: Request,
         cells: Callable[[], Container[str]],
-        book: Callable[[Recording, Report, str | None], Report],
+        book: Callable[[Recording, Report, str | None, HolderScan | None], Report],
     ) -> None:
         self.hooks = ExitStack()
         self.again: Compiled | None = None
@@ -154,10 +154,11 @@ class Measurement:
                     return  # most cells: neither numpy nor the analysis is needed
                 from gpumem_magic.report import build
 
-                self._book(recording, build(recording, top=self.request.top), cell_id)
+                self._book(recording, build(recording, top=self.request.top), cell_id, None)
             else:
-                report = _reports.build(recording, top=self.request.top, holders=self._holders(recording))
-                report = self._judged(self._book(recording, report, cell_id))
+                holders = self._holders(recording)
+                report = _reports.build(recording, top=self.request.top, holders=holders)
+                report = self._judged(self._book(recording, report, cell_id, holders))
                 self._clear_scratch(recording, report)
                 show_report(report, self.request, cell_key)
         except Exception as error:  # noqa: BLE001 - told in one line; the cell's own result stands

@@ -169,6 +169,8 @@ export class WhatIfTab implements ExtraTab {
       return;
     }
     const message = reply as unknown as WhatIfMessage;
+    // Whatever was said meanwhile of a kernel that is silent.
+    known.problem = null;
     switch (message.state) {
       case 'running':
         known.running = { done: message.done ?? 0, total: message.total ?? 0 };

@@ -1,0 +1,56 @@
+"""``%gpumem_whatif`` and ``--whatif`` in a real kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+RECORDINGS = Path(__file__).parents[1] / "data" / "recordings"
+
+
+@pytest.fixture(scope="module")
+def loaded(kernel):
+    kernel.run(f"RECORDINGS = {str(RECORDINGS)!r}\nimport os; os.chdir(RECORDINGS)")
+    return kernel
+
+
+def test_a_file_is_replayed_and_the_best_setting_comes_as_a_line_to_paste(loaded):
+    cell = loaded.run("%gpumem_whatif load_swap.c0.pickle.xz")
+    (output,) = [one for one in cell.outputs if one.output_type == "display_data" and "text/html" in one.data]
+    text, table = output.data["text/plain"], output.data["text/html"]
+    assert text.startswith(
+        "gpumem: cuda:0: `expandable_segments:True` would have reserved 3.72 GiB instead of 4.66 GiB: 966 MiB back, 20%"
+    )
+    assert "    %env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in text
+    assert "3.72 GiB" in table
+    assert "<script" not in table
+
+
+def test_settings_and_a_limit_of_ones_own(loaded):
+    cell = loaded.run('%gpumem_whatif --conf "" --conf "max_split_size_mb:32" --cap-gib 3 load_swap.c0.pickle.xz')
+    text = next(one.data["text/plain"] for one in cell.outputs if "text/html" in one.get("data", {}))
+    assert "none of these settings makes it fit under 3.00 GiB" in text
+    assert "max_split_size_mb:32" in text
+    assert "roundup" not in text
+
+
+def test_a_wrong_setting_is_refused_with_the_corrected_one(loaded):
+    cell = loaded.run("%gpumem_whatif --conf max_split_size_mb=32 load_swap.c0.pickle.xz")
+    assert "UsageError" in cell.kinds or "Write 'max_split_size_mb:32'" in cell.text("stderr")
+    assert "Write 'max_split_size_mb:32'" in cell.text("stderr") + cell.traceback
+
+
+def test_a_cell_of_cpu_tensors_cannot_be_replayed_and_says_so(loaded, tmp_path):
+    path = tmp_path / "x.html"
+    cell = loaded.run(f"%%gpumem --export {path} --whatif\nkept = torch.ones(1000, 1000)")
+    assert "says nothing of other settings: cpu: memory there does not come from torch's caching allocator" in cell.text()
+    assert path.is_file()
+    answer = loaded.run("%gpumem_whatif").text()
+    assert answer.startswith("gpumem: cpu: memory there does not come from torch's caching allocator")
+    assert answer.count("\n") == 1
+
+
+def test_without_a_file_to_write_the_option_says_where_the_answer_is(loaded):
+    cell = loaded.run("%%gpumem --whatif\nkept = 1")
+    assert "--whatif goes with --export" in cell.text("stderr") + cell.traceback
