@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from gpumem_magic.recording.model import DeviceReading, Sample
     from gpumem_magic.trace.model import DeviceTrace
 
-__all__ = ["CPU_BEFORE", "OVERFLOW", "DeviceContext", "Placement", "analyse_device", "sample_lanes"]
+__all__ = ["CPU_BEFORE", "CPU_OVERFLOW", "OVERFLOW", "DeviceContext", "Placement", "analyse_device", "sample_lanes"]
 
 CPU_BEFORE = "torch's profiler counts from the cell's start; older CPU tensors are unknown to it"
+CPU_OVERFLOW = "recording stopped before the cell ended"
 
 
 def _lane(name: str, shape: str, time_us: NDArray[np.int64], value: NDArray[np.int64]) -> Lane:
@@ -120,6 +121,8 @@ def _headline(
     if context.truncated and context.is_cell:
         stayed = freed = None
         missing |= {"stayed": OVERFLOW, "freed": OVERFLOW}
+        if not device.has_snapshot:
+            missing |= dict.fromkeys(("stayed", "freed", "allocated_after"), CPU_OVERFLOW)
         counter = _counter_peak(context)
         if counter is not None and counter > peak:
             peak, peak_us = counter, None
@@ -138,7 +141,7 @@ def _headline(
         allocated_before=before,
         allocated_peak=peak,
         peak_us=peak_us,
-        allocated_after=int(timeline.allocated[-1]),
+        allocated_after=int(timeline.allocated[-1]) if "allocated_after" not in missing else None,
         stayed=stayed,
         freed=freed,
         reserved_before=reserved[0] if has else None,
@@ -149,6 +152,13 @@ def _headline(
         headroom=limit - reserved[1] if limit is not None and has else None,
     )
     return headline, missing
+
+
+def _overflow(device: DeviceTrace, context: DeviceContext) -> Marker:
+    """Mark the end of the part that is missing: a ring keeps the newest events, the CPU's source the first ones."""
+    if device.has_snapshot or not len(device.events):
+        return Marker(context.start_us, "overflow", "events before this point were lost")
+    return Marker(int(device.events.time_us[-1]), "overflow", "events after this point were not recorded")
 
 
 def _categories(device: DeviceTrace, history: History, timeline: Timeline, context: DeviceContext) -> Categories | None:
@@ -220,7 +230,7 @@ def analyse_device(device: DeviceTrace, history: History, context: DeviceContext
     oom = last_oom(device)
     markers = event_markers(device, history, context.stacks)
     if context.truncated:
-        markers = (Marker(context.start_us, "overflow", "events before this point were lost"), *markers)
+        markers = (_overflow(device, context), *markers)
     return DeviceAnalysis(
         key=key,
         name=reading.name if reading is not None else None,

@@ -27,7 +27,9 @@ def _peak(device: DeviceAnalysis, *, named: bool) -> str:
     on = f" on {device.key}" if named else ""
     if peak is None:
         return f"Peak{on} unknown"
-    text = f"Peak {format_bytes(peak)}{on}"
+    # The CPU's source keeps the first events, so a higher peak may have come later; a GPU's peak is torch's counter.
+    least = "at least " if device.kind == "cpu" and not device.exact else ""
+    text = f"Peak {least}{format_bytes(peak)}{on}"
     if device.sampled is not None:
         return text
     if headline.peak_us is None:

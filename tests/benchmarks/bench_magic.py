@@ -1,16 +1,22 @@
-"""What measuring costs: loading, a cell that allocates nothing, a plain loop, tiny CPU steps. Prints ratios.
+"""What measuring costs: loading, a cell that allocates nothing, a plain loop, tiny CPU steps, a flood of tensors.
 
-``python tests/benchmarks/bench_magic.py``: medians of interleaved rounds, with the range of the middle half.
+``python tests/benchmarks/bench_magic.py [loading] [in_kernel] [flood]``: ratios, as medians of interleaved rounds with
+the range of the middle half.
 """
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,14 +70,17 @@ class Kernel:
     def run(self, code: str) -> float:
         """Run a cell; return seconds from request to idle."""
         began = time.perf_counter()
+        error = ""
         ours = self.client.execute(code)
         while True:
             message = self.client.get_iopub_msg(timeout=300)
             if message["parent_header"].get("msg_id") != ours:
                 continue
             if message["msg_type"] == "error":
-                raise RuntimeError(message["content"]["evalue"])
+                error = message["content"]["ename"]
             if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
+                if error:
+                    raise RuntimeError(error)
                 return time.perf_counter() - began
 
     def stop(self) -> None:
@@ -135,6 +144,43 @@ def in_kernel() -> None:
     kernel.stop()
 
 
+def flood() -> None:
+    """Run an endless loop of tensors, interrupt it, and look at memory and at how long the way back takes."""
+    kernel = Kernel()
+    kernel.run("import os\nimport torch\n%load_ext gpumem_magic")
+    process = psutil.Process(int(value(kernel, "os.getpid()")))
+    before = process.memory_info().rss
+    for call in ("torch.ones(1000)", "torch.ones(1000)", "torch.ones(1000)", "torch.empty(1)"):
+        pressed: list[float] = []
+
+        def press(pressed: list[float] = pressed) -> None:
+            pressed.append(time.perf_counter())
+            process.send_signal(signal.SIGINT)
+
+        most, running = [0], threading.Event()
+
+        def watch(most: list[int] = most, running: threading.Event = running) -> None:
+            while not running.wait(0.02):
+                most[0] = max(most[0], process.memory_info().rss)
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        threading.Timer(10, press).start()
+        with contextlib.suppress(RuntimeError):  # the interrupt
+            kernel.run(f"%%gpumem\nwhile True:\n    {call}")
+        took = time.perf_counter() - pressed[0]
+        running.set()
+        watcher.join()
+        time.sleep(0.5)  # requests that follow an error at once are turned down
+        row(f"10 s of {call}: s from the button to idle", "2", f"{took:.2f}")
+        row(
+            "  most memory meanwhile, and afterwards, over the start, MB",
+            "1000",
+            (f"{(most[0] - before) / 1e6:.0f}, {(process.memory_info().rss - before) / 1e6:.0f}"),
+        )
+    kernel.stop()
+
+
 def tiny_steps(kernel: Kernel, steps: str) -> None:
     """Time the loop from inside, and what follows it, in CPU time of the kernel."""
     magics = ("", "%%gpumem", "%%gpumem --stacks none")
@@ -165,9 +211,11 @@ def value(kernel: Kernel, name: str) -> float:
 
 def main() -> None:
     """Run everything."""
-    parts: tuple[Callable[[], None], ...] = (loading, in_kernel)
+    parts: tuple[Callable[[], None], ...] = (loading, in_kernel, flood)
+    asked = sys.argv[1:]
     for part in parts:
-        part()
+        if not asked or part.__name__ in asked:
+            part()
 
 
 if __name__ == "__main__":

@@ -37,5 +37,7 @@ def test_an_endless_loop_of_tensors_is_watched_only_so_far(kernel, time):
 def test_numbers_of_a_cut_recording_are_called_so(kernel):
     cell = kernel.run("%%gpumem --max-entries 100\nheld = [torch.ones(16) for _ in range(500)]")
     assert "first 100 events" in cell.report
+    assert cell.report.startswith("gpumem: Peak at least 6.25 KiB at line 2 ")
+    assert "stayed" not in cell.report
     peak = kernel.run("import gpumem_magic\ngpumem_magic.last.devices[0].headline.allocated_peak")
     assert peak.result == "6400"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from story import START, Story, rounded  # type: ignore[import-not-found]
 
-from gpumem_magic.analysis.devices import CPU_BEFORE, OVERFLOW, DeviceContext, Placement, analyse_device
+from gpumem_magic.analysis.devices import CPU_BEFORE, CPU_OVERFLOW, OVERFLOW, DeviceContext, Placement, analyse_device
 from gpumem_magic.analysis.groups import PlaceNamer
 from gpumem_magic.recording.model import Cell, DeviceReading, Sample
 from gpumem_magic.trace.model import Frame, StackTable
@@ -237,6 +237,18 @@ def test_cpu_counts_what_the_cell_made():
     assert (device.headline.allocated_peak, device.headline.stayed, device.headline.freed) == (MIB, MIB, 5 * MIB)
     assert device.headline.reserved_peak is None
     assert device.lanes == ()
+
+
+def test_a_cut_recording_of_the_cpu_lacks_its_end():
+    story = Story(kind="cpu", has_snapshot=False)
+    story.at(10).alloc(MIB)
+    story.at(20).alloc(MIB)
+    device = analyse_device(story.device(), story.history(), context(truncated=True))
+    assert device.headline.allocated_peak == 2 * MIB
+    assert (device.headline.allocated_after, device.headline.stayed, device.headline.freed) == (None, None, None)
+    assert device.missing["allocated_after"] == device.missing["stayed"] == CPU_OVERFLOW
+    assert (device.markers[0].kind, device.markers[0].time_us) == ("overflow", START + 20)
+    assert "after this point" in device.markers[0].text
 
 
 def test_out_of_memory_names_the_line_and_what_it_asked_for():
