@@ -307,9 +307,11 @@ def _alive(torch: Torch) -> tuple[list[Any], list[Any], list[Any]]:
 
 def _family(root: type) -> set[type]:
     """Return a class and all that inherit from it."""
-    found, pending = {root}, [root]
+    found: set[type] = {root}
+    pending: list[type] = [root]
     while pending:
-        for kind in type.__subclasses__(pending.pop()):
+        kinds: list[type] = type.__subclasses__(pending.pop())
+        for kind in kinds:
             if kind not in found:
                 found.add(kind)
                 pending.append(kind)

@@ -137,15 +137,16 @@ def _line_runs(marks: Marks | None, times: NDArray[np.int64]) -> NDArray[np.int3
         idents, counts = np.unique(marks.thread, return_counts=True)
         own = marks.thread == idents[counts.argmax()]
         time_us, place = time_us[own], place[own]
-    outer = np.array([*(hash(place[-1:]) for place in marks.places), -1], np.int64)
-    depth = np.array([*(len(place) for place in marks.places), 0], np.int64)
-    key, deep = outer[place], depth[place]
-    # The same line again, not from a deeper one back to it, is another execution of it.
-    news = np.ones(len(key), bool)
-    news[1:] = (key[1:] != key[:-1]) | ((deep[1:] == 1) & (deep[:-1] == 1))
-    run = np.concatenate([[0], np.cumsum(news)]).astype(np.int32)
-    found: NDArray[np.int32] = run[last_mark(time_us, times)]
-    return found
+    numbers: dict[object, int] = {}
+    outer = np.array([*(numbers.setdefault(stack[-1:], len(numbers)) for stack in marks.places), -1], np.int32)
+    is_flat = np.array([*(len(stack) == 1 for stack in marks.places), False], bool)
+    key, flat = outer[place], is_flat[place]
+    # The same line again, not from a deeper one back to it, is another execution of it. Number 0: before any.
+    news = np.ones(len(key) + 1, np.int32)
+    news[0] = 0
+    news[2:] = (key[1:] != key[:-1]) | (flat[1:] & flat[:-1])
+    run: NDArray[np.int32] = np.cumsum(news, dtype=np.int32)[last_mark(time_us, times)]
+    return run
 
 
 def _freed_next(timeline: Timeline, what: Facts) -> NDArray[np.int64]:
