@@ -101,6 +101,9 @@ def group_values(
     count = len(changes)
     if not count or not len(groups):
         return np.zeros((len(groups), count), np.int64)
+    # How many columns come before each change (index 0: before the first): a table is read faster than searched.
+    taken = np.bincount(changes + 1, minlength=timeline.changes + 1)
+    column = (np.cumsum(taken) - taken).astype(np.int32)
     start, end, size = timeline.start, timeline.end, timeline.size
     group = timeline.group if of is None else of
     if chosen is not None:
@@ -111,8 +114,8 @@ def group_values(
         start, end, size, row = start[known], end[known], size[known], row[known]
     # A lifetime counts from the first column at or after its beginning; one column more takes what ends later.
     width = count + 1
-    begins = row * width + np.searchsorted(changes, start, "left")
-    ends = row * width + np.where(end >= 0, np.searchsorted(changes, end, "left"), count)
+    begins = row * width + column[start + 1]
+    ends = row * width + np.where(end >= 0, column[end + 1], count)
     steps = np.bincount(begins, size, len(groups) * width) - np.bincount(ends, size, len(groups) * width)
     total = np.cumsum(steps.reshape(len(groups), width), axis=1)[:, :count]
     return np.rint(total).astype(np.int64)
