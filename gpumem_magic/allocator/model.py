@@ -236,9 +236,7 @@ class Model(Cache):
         group = 2 * pair + (size <= SMALL_LIMIT)
         if self._keeps_age:
             self._searches += group in self._aged
-        free = self._lists[group]
-        index = bisect_left(free, size << SHIFT)
-        if index < len(free) and not self._is_unsuitable(size, free[index] >> SHIFT):
+        if self._has_free(size, group):
             return
         block = self._obtain(size, group)
         if block is None:
@@ -247,7 +245,17 @@ class Model(Cache):
             self.failures.append(Failure(self.step, -1, size, goes_on))
         else:
             at, have = block
-            insort(free, have << SHIFT | at)
+            insort(self._lists[group], have << SHIFT | at)
+
+    def _has_free(self, size: int, group: int) -> bool:
+        """Look for a free block as `run` does."""
+        free = self._lists[group]
+        index = bisect_left(free, size << SHIFT)
+        if index == len(free):
+            return False
+        if (free[index] & MASK) + (free[index] >> SHIFT) in self._unmapped:
+            index = self._cheapest_to_extend(free, index)
+        return not self._is_unsuitable(size, free[index] >> SHIFT)
 
     def _is_unsuitable(self, size: int, have: int) -> bool:
         """Tell whether `max_split_size` forbids a block of `have` bytes for `size` bytes.
