@@ -17,13 +17,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import gpumem_magic
 from gpumem_magic.allocator.replay import history
+from gpumem_magic.recording.model import Cell, Outcome, Recording, SourceKind
 from gpumem_magic.report import build
 from gpumem_magic.trace.collector import paused_collector
 from gpumem_magic.trace.convert import from_snapshot
 
 if TYPE_CHECKING:
+    from gpumem_magic.allocator.history import History
     from gpumem_magic.analysis.model import DeviceAnalysis, Row
     from gpumem_magic.report import Report
+    from gpumem_magic.trace.model import DeviceTrace, Trace
 
 MIB = 1 << 20
 SOURCE = Path(__file__).read_text("utf-8").splitlines()
@@ -218,6 +221,16 @@ def check_cost_report() -> str:
     return "; ".join(parts)
 
 
+def _replay(device: DeviceTrace, trace: Trace) -> History:
+    return history(device, trace.settings, from_torch=True)
+
+
+def _as_recorded(trace: Trace) -> Recording:
+    times = trace.devices[0].events.time_us
+    cell = Cell(execution_count=1, label=None, source="")
+    return Recording(cell, SourceKind.CUDA, Outcome.OK, int(times[0]), int(times[-1]), trace=trace)
+
+
 def check_cost_steps() -> str:
     """Each step between the end of a block and its report, as multiples of torch's own snapshot of as many events."""
     torch = torch_with_cuda()
@@ -240,8 +253,8 @@ def check_cost_steps() -> str:
                 taken = step("snapshot", torch.cuda.memory._snapshot)
                 trace = step("convert", partial(from_snapshot, taken, kind="cuda"))
                 step("stop torch", partial(torch.cuda.memory._record_memory_history, enabled=None))
-                step("replay", lambda trace=trace: [history(one, trace.settings) for one in trace.devices])
-                report = step("replay and analyse", partial(build, trace))
+                step("replay", lambda trace=trace: [_replay(one, trace) for one in trace.devices])
+                report = step("replay and analyse", partial(build, _as_recorded(trace)))
                 step("picture", report.to_png)
                 step("bundle", report.static_bundle)
                 step("document", partial(report.to_document, 256_000))
