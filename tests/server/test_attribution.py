@@ -4,7 +4,6 @@ import asyncio
 import importlib.metadata
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -24,93 +23,6 @@ pytestmark = pytest.mark.skipif(
 MIB = 1 << 20
 # Above what these machines count to, and within what Linux allows.
 NOBODY = 4_000_001
-
-# Starts a child and prints its PID; the child starts a grandchild and writes its PID to a file.
-SPAWN = '''
-import subprocess, sys
-wait = "import time; time.sleep(600)"
-child = f"""import subprocess, sys
-print(subprocess.Popen([sys.executable, '-c', {wait!r}]).pid, flush=True)
-{wait}"""
-started = subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE, text=True, start_new_session=True)
-open(WHERE, "w").write(f"{started.pid} {started.stdout.readline()}")
-'''
-
-
-class Lab:
-    """A server with sessions, and processes that the fake driver shows as holders of memory."""
-
-    def __init__(self, server, fetch, get_state, fake, root):
-        self.server = server
-        self.fetch = fetch
-        self.get_state = get_state
-        self.fake = fake
-        self.root = root
-        self.strays: list[int] = []
-
-    async def session(self, path, kernel_id=None):
-        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
-        kernel = {"name": "python3"} if kernel_id is None else {"id": kernel_id}
-        body = json.dumps({"path": path, "name": path, "type": "notebook", "kernel": kernel})
-        return json.loads((await self.fetch("api", "sessions", method="POST", body=body)).body)
-
-    async def end(self, session):
-        await self.fetch("api", "sessions", session["id"], method="DELETE")
-
-    def pid(self, session):
-        return self.server.kernel_manager.get_kernel(session["kernel"]["id"]).provisioner.pid
-
-    async def spawn(self, session):
-        """Start a child and a grandchild from a kernel, and give their PIDs."""
-        where = self.root / f"pids-{session['id']}"
-        await self.execute(session, f"WHERE = {str(where)!r}\n{SPAWN}")
-        child, grandchild = map(int, where.read_text().split())
-        self.strays += [child, grandchild]
-        return child, grandchild
-
-    async def execute(self, session, code):
-        client = self.server.kernel_manager.get_kernel(session["kernel"]["id"]).client()
-        client.start_channels()
-        try:
-            await client.wait_for_ready(timeout=60)
-            reply = await client._async_execute_interactive(code, timeout=60, output_hook=lambda _message: None)
-            assert reply["content"]["status"] == "ok", reply["content"]
-        finally:
-            client.stop_channels()
-
-    def stray(self):
-        """Start a process that is the server's own."""
-        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-        self.strays.append(process.pid)
-        return process
-
-    async def until(self, condition, seconds=20.0):
-        deadline = time.monotonic() + seconds
-        while True:
-            state = await self.get_state()
-            if condition(state):
-                return state
-            assert time.monotonic() < deadline, json.dumps(state, indent=1)
-            await asyncio.sleep(0.1)
-
-    async def owners(self, *pids):
-        """Let the driver show these processes, and give what the panel says of each."""
-        held = [{"pid": pid, "used": (place + 1) * MIB} for place, pid in enumerate(pids)]
-        self.fake.control({"devices": [{"processes": held}]})
-        state = await self.until(lambda s: {p["pid"] for p in s["devices"][0]["processes"]} == set(pids))
-        return {process["pid"]: process for process in state["devices"][0]["processes"]}, state
-
-
-@pytest.fixture
-def lab(server, jp_fetch, get_state, fake_nvml, jp_root_dir):
-    lab = Lab(server, jp_fetch, get_state, fake_nvml, jp_root_dir)
-    yield lab
-    # Whoever their parent is by now.
-    for pid in lab.strays:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
 
 
 async def test_kernels_children_terminals_and_strangers(lab):

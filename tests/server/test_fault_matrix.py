@@ -1,4 +1,4 @@
-"""Every fault of the driver against feed, metrics and both logs; faults.test.ts is the panel's half.
+"""Every fault of the driver against feed, metrics and both logs; panelView.test.ts is the panel's half.
 
 The states that the server sends are kept in ``faults.json`` here, which the front end's tests draw.
 After a change that is meant: ``GPUMEM_WRITE_FAULTS=1 pytest tests/server/test_fault_matrix.py``.
