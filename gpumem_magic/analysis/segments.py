@@ -217,10 +217,14 @@ class MemoryRecord:
         change = int(np.searchsorted(timeline.time_us, time_us, "right")) - 1
         first = int(timeline.event[change]) if change >= 0 else -1
         behind = int(timeline.event[change + 1]) if change + 1 < timeline.changes else count
-        action = self.device.events.action[first + 1 : behind]
+        events = self.device.events
+        if first + 1 < behind and events.action[first + 1] == Action.FREE_COMPLETED:
+            # The other half of a free, though the clock may have moved on between the two.
+            first += int(events.addr[first] == events.addr[first + 1])
+        action = events.action[first + 1 : behind]
         released = np.flatnonzero(
             ((action == Action.SEGMENT_FREE) | (action == Action.SEGMENT_UNMAP) | (action == Action.FREE_COMPLETED))
-            & (self.device.events.time_us[first + 1 : behind] <= time_us)
+            & (events.time_us[first + 1 : behind] <= time_us)
         )
         return first + 1 + int(released[-1]) if len(released) else first
 
