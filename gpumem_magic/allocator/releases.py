@@ -44,7 +44,7 @@ class Release(NamedTuple):
         True when the request after it would have passed the limit.
     is_whole
         True when the allocator then had nothing milder to try (garbage collection, oversize blocks) than to complete
-        every free that waits and release all that is free.
+        every free that waits and release all that is free, and no free block was refused for its size.
     """
 
     start: int
@@ -102,7 +102,7 @@ def find_releases(
     limit = recorded_limit(device, history, settings) if limit is None else limit
     threshold = typed.garbage_collection_threshold
     collects_above = None if known is None or not threshold else int(threshold * known)
-    has_milder = not typed.expandable_segments and (threshold > 0 or typed.max_split_size is not None)
+    has_milder = typed.max_split_size is not None or (threshold > 0 and not typed.expandable_segments)
     inside = released | late_completions(events)
     starts = np.flatnonzero(inside & ~np.concatenate([[False], inside[:-1]])).tolist()
     found: list[Release] = []
