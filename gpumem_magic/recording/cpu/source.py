@@ -13,6 +13,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic._format import format_count
+from gpumem_magic.recording.cpu.apart import call_apart
 from gpumem_magic.recording.cpu.growth import Growth
 from gpumem_magic.recording.cpu.malloc import allocated_by_malloc, give_back_free_memory
 from gpumem_magic.recording.main_thread import run_on_main_thread
@@ -170,7 +171,7 @@ class CpuSource:
 
         self._running = False
         with stderr_without(_is_noise):
-            result = self._torch._C._autograd._disable_profiler()
+            result = call_apart(self._torch, self._torch._C._autograd._disable_profiler)
         self._blocks.clear()
         found = read_tree(self._torch, result.experimental_event_tree())
         self._taken += len(found)

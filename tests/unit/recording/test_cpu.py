@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -172,6 +173,59 @@ def test_counting_in_between_loses_nothing(counts_all_the_time):
     assert not recording.truncated
 
 
+class Slow(torch.autograd.Function):  # type: ignore[misc, name-defined]
+    """Runs Python inside torch's own calls, long enough for a count."""
+
+    @staticmethod
+    def forward(_ctx, x):
+        busy()
+        return x * 2
+
+    @staticmethod
+    def backward(_ctx, grad):
+        busy()
+        return grad
+
+
+def busy():
+    for _ in range(20):
+        torch.empty(3)
+        time.sleep(0.01)
+
+
+def test_counting_inside_a_backward_leaves_no_warning_there(counts_all_the_time):
+    """torch keeps warnings of Python code below it back, and raises them where its own call ends."""
+
+    def run():
+        x = torch.ones(3, requires_grad=True)
+        Slow.apply(x).sum().backward()
+        x.mul(1).register_hook(lambda _grad: busy())
+        torch.ones(4).map_(torch.ones(4), lambda a, _b: busy() or a)
+
+    with warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always")
+        recording, _ = record(run)
+    assert len(counts_all_the_time) > 5
+    assert [str(warning.message) for warning in raised] == []
+    sizes = events_of(recording).size[events_of(recording).action == Action.ALLOC]
+    assert int(np.count_nonzero(sizes == 12)) >= 40
+
+
+def test_a_count_leaves_a_graph_that_is_being_traced_alone(counts_all_the_time):
+    def traced(x):
+        busy()
+        return x + 1
+
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, on tracing
+        record(lambda: found.append(str(torch.jit.trace(traced, torch.ones(2), check_trace=False).graph)))
+    assert counts_all_the_time
+    assert "aten::add" in found[0]
+    assert "PythonOp" not in found[0]
+    assert "Apart" not in found[0]
+
+
 def test_a_flood_of_tensors_is_stopped_long_before_the_block_ends():
     """Three times over, since memory that a former recording gave back must not hide what the next one takes."""
     allowed = 50_000
@@ -263,8 +317,6 @@ def test_a_fork_inside_a_recording_leaves_the_child_alone():
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         return kept
-
-    import warnings
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # forks beside threads, which torch itself has
