@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumem_magic.holders.graph import GraphWalk
 from gpumem_magic.holders.tensors import loaded_torch
+from gpumem_magic.recording.marks.paths import attribute, children, joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,18 +38,6 @@ _LONGEST_SECONDS = 0.05  # one look in the middle
 _END_SECONDS = 0.5  # the look after the code
 _MOST_ROWS = 500_000
 _NESTED = 3  # containers in containers that inputs come in
-
-
-def _attribute(value: Any, name: str) -> Any:
-    """Return an instance attribute without running any of the object's code."""
-    try:
-        return object.__getattribute__(value, "__dict__").get(name)
-    except (AttributeError, TypeError, ReferenceError):
-        return None
-
-
-def _joined(prefix: str, name: str) -> str:
-    return f"{prefix}[{name}]" if name.isdigit() else f"{prefix}.{name}"
 
 
 class RoleBook:
@@ -152,10 +141,10 @@ class RoleBook:
         for module in modules:
             prefix = self._module_names[id(module)]
             for name, parameter in _registered(module, "_parameters", torch, deep=False):
-                self._parameter_names.setdefault(id(parameter), _joined(prefix, name))
+                self._parameter_names.setdefault(id(parameter), joined(prefix, name))
                 self._note_parameter(torch, parameter)
             for name, buffer in _registered(module, "_buffers", torch, deep=False):
-                self._note(torch, buffer, _BUFFER, _joined(prefix, name))
+                self._note(torch, buffer, _BUFFER, joined(prefix, name))
             if time.monotonic() > deadline:
                 return False
         for optimizer in optimizers:
@@ -188,11 +177,10 @@ class RoleBook:
         below: dict[int, list[tuple[str, Any]]] = {}
         is_below: set[int] = set()
         for module in modules:
-            children = _attribute(module, "_modules")
             items = [
                 (str(name), child)
-                for name, child in (children.items() if isinstance(children, dict) else ())
-                if child is not None and issubclass(type(child), torch.module_type)
+                for name, child in children(module).items()
+                if issubclass(type(child), torch.module_type)
             ]
             below[id(module)] = items
             is_below.update(id(child) for _, child in items)
@@ -211,7 +199,7 @@ class RoleBook:
                 module = pending.pop()
                 for name, child in below.get(id(module), ()):
                     if id(child) not in named:
-                        named[id(child)] = _joined(named[id(module)], name)
+                        named[id(child)] = joined(named[id(module)], name)
                         pending.append(child)
 
     # Notes
@@ -236,7 +224,7 @@ class RoleBook:
             self._note(torch, gradient, _GRADIENT, id(leaf))
 
     def _note_optimizer(self, torch: Torch, optimizer: Any) -> None:
-        groups, states = _attribute(optimizer, "param_groups"), _attribute(optimizer, "state")
+        groups, states = attribute(optimizer, "param_groups"), attribute(optimizer, "state")
         for group in groups if isinstance(groups, list) else ():
             for parameter in group.get("params", ()) if isinstance(group, dict) else ():
                 if torch.is_tensor(type(parameter)):
@@ -325,13 +313,12 @@ def _registered(module: Any, registry: str, torch: Torch, *, deep: bool = True) 
         if id(current) in seen:
             continue
         seen.add(id(current))
-        entries = _attribute(current, registry)
+        entries = attribute(current, registry)
         for name, tensor in list(entries.items()) if isinstance(entries, dict) else ():
             if torch.is_tensor(type(tensor)):
                 yield str(name), tensor
         if deep:
-            children = _attribute(current, "_modules")
-            pending += [child for child in children.values() if child is not None] if isinstance(children, dict) else []
+            pending += children(current).values()
 
 
 def _tensors_in(torch: Torch, values: Iterable[object], depth: int) -> Iterator[Any]:

@@ -40,6 +40,9 @@ OUTSIDE, FORWARD, BACKWARD, STEP, ZERO_GRAD, LOADER = range(6)
 UNCLEAR = -1
 _KINDS = {"module": FORWARD, "backward": BACKWARD, "step": STEP, "zero_grad": ZERO_GRAD, "loader": LOADER}
 
+# What torch.compile and torch.fx make of a model runs as a module of this class, inside the model that it stands for.
+_TRACED = "GraphModule"
+
 _TEXTS = (
     (BACKWARD, re.compile(r"\.backward\(|autograd\.grad\(")),
     (ZERO_GRAD, re.compile(r"\.zero_grad\(")),
@@ -157,7 +160,10 @@ def from_calls(calls: Calls, time_us: NDArray[np.int64]) -> Phases:
             prefixes[prefix] = len(prefixes)
             kinds.append(_KINDS[prefix[0][0]])
         key_of.append(prefixes[prefix])
-        module_of.append(names.setdefault(stack[0][1], len(names)) if stack[0][0] == "module" else 0)
+        path = next((name for _, name, type_name in stack[:depth] if type_name != _TRACED), None)
+        if path is None and stack[depth][0] == "module":
+            path = stack[depth][1]
+        module_of.append(0 if path is None else names.setdefault(path, len(names)))
     if not len(calls.time_us):
         return _nothing(len(time_us), OUTSIDE, seen=True)
     keys = np.array([*key_of, -1], np.int32)

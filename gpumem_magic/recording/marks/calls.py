@@ -21,6 +21,7 @@ from _thread import get_ident
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gpumem_magic.recording.marks.paths import relative_path
 from gpumem_magic.recording.marks.store import ThreadLog
 from gpumem_magic.recording.model import Calls, Note
 from gpumem_magic.recording.notes import one_line
@@ -92,32 +93,6 @@ def _variable_reader() -> Callable[[FrameType, str], Any]:
     read.argtypes = (ctypes.py_object, ctypes.py_object)
     read.restype = ctypes.py_object
     return read
-
-
-def _children(module: Any) -> dict[str, Any]:
-    """Return a module's own modules, without running any of its code."""
-    try:
-        found = object.__getattribute__(module, "__dict__").get("_modules")
-    except (AttributeError, TypeError, ReferenceError):
-        return {}
-    return {name: child for name, child in found.items() if child is not None} if isinstance(found, dict) else {}
-
-
-def _relative_path(parent: Any, child: Any) -> str | None:
-    """Return how `parent` names a module somewhere below it: ``.layers[3].mlp``; the nearest name counts."""
-    level, seen = [(parent, "")], {id(parent)}
-    while level:
-        deeper = []
-        for module, path in level:
-            for name, below in _children(module).items():
-                text = f"{path}[{name}]" if name.isdigit() else f"{path}.{name}"
-                if below is child:
-                    return text
-                if id(below) not in seen:
-                    seen.add(id(below))
-                    deeper.append((below, text))
-        level = deeper
-    return None
 
 
 class _Node:
@@ -333,7 +308,7 @@ class CallMarks:
         caller: _Node | None = top
         while caller is not None:
             parent = caller.ref() if caller.ref is not None else None
-            tail = None if parent is None else _relative_path(parent, module)
+            tail = None if parent is None else relative_path(parent, module)
             if tail is not None:
                 node.origin, node.tail = caller.origin, caller.tail + tail
                 break
