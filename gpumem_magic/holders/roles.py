@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumem_magic.holders.graph import GraphWalk
 from gpumem_magic.holders.tensors import loaded_torch
-from gpumem_magic.recording.marks.paths import attribute, children, joined
+from gpumem_magic.recording.module_paths import attribute, children, joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

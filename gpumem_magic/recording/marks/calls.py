@@ -21,9 +21,9 @@ from _thread import get_ident
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpumem_magic.recording.marks.paths import relative_path
 from gpumem_magic.recording.marks.store import ThreadLog
 from gpumem_magic.recording.model import Calls, Note
+from gpumem_magic.recording.module_paths import relative_path
 from gpumem_magic.recording.notes import one_line
 
 if TYPE_CHECKING:
