@@ -2,8 +2,9 @@
 
 ``python tests/benchmarks/bench_monitor.py [--seconds S] [--rounds N] [--json]``. Runs over the fake NVML with the
 per-call delays measured on an H200 (tests/fake_nvml; delays below); where ``nvitop`` and ``gpustat`` are importable
-they are measured over the same library in the same run, and ``jupyterlab_nvdashboard`` as a server. Ratios and their
-spread count, seconds are this machine's.
+they are measured over the same library in the same run, and ``jupyterlab_nvdashboard`` and ``jupyter_resource_usage``
+as servers. Ratios and their spread count, seconds are this machine's. ``--keep`` puts the lines, dated, at the top of
+``monitor_results.txt``.
 """
 
 from __future__ import annotations
@@ -11,23 +12,31 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import importlib.metadata
 import importlib.util
 import json
 import logging
 import os
+import platform
 import secrets
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
+RESULTS = Path(__file__).with_name("monitor_results.txt")
 
 # Microseconds a call on an H200, driver 580. Process lists are asked twice (size, then entries): half each.
 DELAYS = {
@@ -56,9 +65,31 @@ def load_build() -> Any:
     return module
 
 
-def devices(count: int) -> dict[str, Any]:
-    mine = {"pid": os.getpid(), "used": 1 << 30}
-    return {"count": count, "delay_us": DELAYS, "devices": [{"processes": [mine]} for _ in range(count)]}
+def devices(count: int, moment: int = 0) -> dict[str, Any]:
+    """So many devices with a process each; `moment` moves every number, as training does."""
+    held = (1 << 30) + ((moment * 37) % 64 << 24)
+    one = {"processes": [{"pid": os.getpid(), "used": held}], "used": held + (2 << 30), "utilization": moment * 7 % 100}
+    return {"count": count, "delay_us": DELAYS, "devices": [one] * count}
+
+
+@contextmanager
+def training(fake: Any) -> Iterator[None]:
+    """Have eight devices and their processes change four times a second."""
+    ends = threading.Event()
+
+    def change() -> None:
+        moment = 0
+        while not ends.wait(0.25):
+            moment += 1
+            fake.control(devices(8, moment))
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join()
 
 
 def quantiles(seconds: list[float]) -> dict[str, float]:
@@ -177,20 +208,36 @@ def bench_hour(fake: Any, ticks: int = 3600) -> dict[str, Any]:
 
 
 class Feed(NamedTuple):
-    """Where an extension sends its numbers, and what a client says first."""
+    """Where an extension gives its numbers, and what a client says first; without one it is asked by requests."""
 
     extension: str
     path: str
-    greeting: dict[str, Any]
+    greeting: dict[str, Any] | None
+    clients: int
+    words: str
 
 
-OURS = Feed("gpumem_magic", "gpumem-magic/feed", {"type": "visible", "visible": True})
-# One chart of eight devices, at its default of ten frames a second.
-NVDASHBOARD = Feed(
-    "jupyterlab_nvdashboard",
-    "nvdashboard/gpu_resource",
-    {"updateFrequency": 100, "isPaused": False},
+# What ten tabs do, at a reading a second; one chart of eight devices, at its default of ten frames a second and at one;
+# the indicator of ten tabs, at its default of one request in five seconds.
+FEEDS = (
+    Feed("gpumem_magic", "gpumem-magic/feed", {"type": "visible", "visible": True}, 10, "10 panels"),
+    Feed(
+        "jupyterlab_nvdashboard",
+        "nvdashboard/gpu_resource",
+        {"updateFrequency": 100, "isPaused": False},
+        1,
+        "1 chart, its default 10 Hz",
+    ),
+    Feed(
+        "jupyterlab_nvdashboard",
+        "nvdashboard/gpu_resource",
+        {"updateFrequency": 1000, "isPaused": False},
+        1,
+        "1 chart at 1 Hz",
+    ),
+    Feed("jupyter_resource_usage", "api/metrics/v1", None, 10, "10 indicators (host memory only)"),
 )
+POLL_SECONDS = 5.0
 
 
 class Server:
@@ -241,7 +288,7 @@ class Server:
         return body
 
     async def respond(self, seconds: float, feed: Feed, clients: int) -> tuple[list[float], int]:
-        """Measure ``GET api/status`` every 20 ms while so many `clients` are on the feed."""
+        """Measure ``GET api/status`` every 20 ms while so many `clients` look."""
         from tornado.httpclient import AsyncHTTPClient, HTTPRequest
         from tornado.websocket import websocket_connect
 
@@ -252,16 +299,26 @@ class Server:
             nonlocal frames
             frames += message is not None
 
+        http = AsyncHTTPClient()
+
+        async def poll(place: int) -> None:
+            # Not all at the same moment, as tabs are not.
+            await asyncio.sleep(POLL_SECONDS * place / clients)
+            while True:
+                await http.fetch(f"http://127.0.0.1:{self.port}/{feed.path}", headers=headers)
+                count("")
+                await asyncio.sleep(POLL_SECONDS)
+
+        polls = [asyncio.create_task(poll(place)) for place in range(clients if feed.greeting is None else 0)]
         feeds = [
             await websocket_connect(
                 HTTPRequest(f"ws://127.0.0.1:{self.port}/{feed.path}", headers=headers),
                 on_message_callback=count,
             )
-            for _ in range(clients)
+            for _ in range(0 if feed.greeting is None else clients)
         ]
         for opened in feeds:
             await opened.write_message(json.dumps(feed.greeting))
-        http = AsyncHTTPClient()
         walls = []
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -271,6 +328,8 @@ class Server:
             await asyncio.sleep(0.02)
         for opened in feeds:
             opened.close()
+        for task in polls:
+            task.cancel()
         await asyncio.sleep(0.2)
         return walls, frames
 
@@ -279,9 +338,10 @@ class Server:
         self.process.wait(20)
 
 
-def bench_server(fake: Any, seconds: float, rounds: int, feed: Feed, clients: int) -> dict[str, Any]:
+def bench_server(fake: Any, seconds: float, rounds: int, feed: Feed) -> dict[str, Any]:
     """Interleave idle and watched rounds, so that what else the machine does falls on both."""
-    with tempfile.TemporaryDirectory() as directory:
+    clients = feed.clients
+    with tempfile.TemporaryDirectory() as directory, training(fake):
         server = Server(fake, Path(directory), feed.extension)
         try:
             idle: list[float] = []
@@ -299,11 +359,13 @@ def bench_server(fake: Any, seconds: float, rounds: int, feed: Feed, clients: in
             server.close()
     return {
         "extension": feed.extension,
+        "words": feed.words,
         "clients": clients,
         "idle": quantiles(idle),
         "watched": quantiles(watched),
         "p95_ratio": quantiles(watched)["p95_ms"] / quantiles(idle)["p95_ms"],
-        "p95_ratio_by_round": [round(ratio, 2) for ratio in ratios],
+        "p50_ratio": quantiles(watched)["p50_ms"] / quantiles(idle)["p50_ms"],
+        "p95_ratio_by_round": [round(ratio, 2) for ratio in sorted(ratios)],
         "frames_per_second_and_client": frames / (clients * seconds * rounds),
     }
 
@@ -313,6 +375,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="of each idle and each watched round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--keep", action="store_true", help="put the lines at the top of monitor_results.txt")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         fake = load_build().FakeNvml(Path(directory))
@@ -322,8 +385,8 @@ def main() -> None:
             "ticks": [bench_ticks(fake, count) for count in (1, 2, 8)],
             "hour": bench_hour(fake),
             "servers": [
-                bench_server(fake, arguments.seconds, arguments.rounds, feed, clients)
-                for feed, clients in ((OURS, 10), (NVDASHBOARD, 1))
+                bench_server(fake, arguments.seconds, arguments.rounds, feed)
+                for feed in FEEDS
                 if importlib.util.find_spec(feed.extension)
             ],
             # Last: they put functions of their own into the binding.
@@ -332,26 +395,47 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(results))
         return
+    lines = list(describe(results))
+    print("\n".join(lines))
+    if arguments.keep:
+        named = ("jupyter_server", "jupyterlab_nvdashboard", "jupyter-resource-usage", "nvitop", "gpustat")
+        about = [f"Python {platform.python_version()}", f"{os.cpu_count()} cores", *map(versioned, named)]
+        head = f"{time.strftime('%Y-%m-%d')}  {', '.join(filter(None, about))}"
+        former = RESULTS.read_text("utf-8") if RESULTS.exists() else ""
+        RESULTS.write_text("\n".join([head, *lines, "", former]).rstrip() + "\n", "utf-8")
+
+
+def versioned(package: str) -> str:
+    """Name an installed package with its version; empty when it is absent."""
+    try:
+        return f"{package} {importlib.metadata.version(package)}"
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def describe(results: dict[str, Any]) -> Iterator[str]:
+    """Say the results in lines."""
     for row in results["ticks"]:
-        print(
+        yield (
             f"{row['devices']} device(s): {row['fast_calls_per_tick_and_device']:.1f} calls a tick and device on the "
             f"fast tier ({row['all_calls_per_tick_and_device']:.1f} in all), wall {row['p50_ms']:.2f} ms median, "
-            f"{row['p95_ms']:.2f} p95, {row['max_ms']:.2f} max, CPU {row['cpu_ms']:.2f} ms",
+            f"{row['p95_ms']:.2f} p95, {row['max_ms']:.2f} max, CPU {row['cpu_ms']:.2f} ms"
         )
     for row in results["peers"]:
-        print(
+        yield (
             f"{row['tool']}, {row['devices']} device(s): {row['all_calls_per_tick_and_device']:.1f} calls a reading "
-            f"and device, wall {row['p50_ms']:.1f} ms median",
+            f"and device, wall {row['p50_ms']:.1f} ms median"
         )
     hour = results["hour"]
-    print(f"{hour['ticks']} ticks of 8 devices: RSS {hour['rss_mib']} MiB, {hour['p50_ms']:.2f} ms a tick with owners")
-    print(f"  an hour of history: {hour['history_bytes'] / 1e3:.0f} kB in {hour['history_ms']:.0f} ms")
+    yield f"{hour['ticks']} ticks of 8 devices: RSS {hour['rss_mib']} MiB, {hour['p50_ms']:.2f} ms a tick with owners"
+    yield f"  an hour of history: {hour['history_bytes'] / 1e3:.0f} kB in {hour['history_ms']:.0f} ms"
     for row in results["servers"]:
-        print(
-            f"{row['extension']}, GET api/status: idle p50 {row['idle']['p50_ms']:.1f} p95 {row['idle']['p95_ms']:.1f} "
-            f"ms; {row['clients']} client(s) p50 {row['watched']['p50_ms']:.1f} p95 {row['watched']['p95_ms']:.1f} ms; "
-            f"p95 ratio {row['p95_ratio']:.2f}, by round {row['p95_ratio_by_round']}; "
-            f"{row['frames_per_second_and_client']:.2f} frames a second and client",
+        yield (
+            f"{row['extension']}, {row['words']}: GET api/status idle p50 {row['idle']['p50_ms']:.1f} "
+            f"p95 {row['idle']['p95_ms']:.1f} ms, watched p50 {row['watched']['p50_ms']:.1f} "
+            f"p95 {row['watched']['p95_ms']:.1f} ms; ratio p50 {row['p50_ratio']:.2f}, p95 {row['p95_ratio']:.2f}, "
+            f"by round {row['p95_ratio_by_round']}; "
+            f"{row['frames_per_second_and_client']:.2f} frames a second and client"
         )
 
 
