@@ -78,6 +78,9 @@ class Cache:
         self._unmapped: dict[int, int] = {}  # start → size
         self._unmapped_of: list[list[int]] = [[] for _ in range(groups)]  # starts, ascending
         self._virtual: list[int] = [0] * groups  # base of each group's expandable segment
+        self._pages = [page_size(settings, is_small=bool(group & 1)) for group in range(groups)]
+        # Whether there may be segments of both kinds, because the setting was changed on the way.
+        self._is_mixed = False
         # Garbage collection asks how many searches ago a block was put into its list.
         self._keeps_age = False
         self._searches = 0
@@ -174,6 +177,17 @@ class Cache:
         self._addresses.give_back(start, size)
         self._shrink("segment_free", start, size)
 
+    def _is_native(self, address: int) -> bool:
+        """Tell whether an address lies in a segment from cudaMalloc."""
+        index = bisect_right(self._bases, address) - 1
+        return index >= 0 and address < self._bases[index] + self._segments[self._bases[index]]
+
+    def _first_native(self, free: list[int], index: int) -> int:
+        """Return the first block from `index` on that lies in a segment from cudaMalloc."""
+        while index < len(free) and not self._is_native(free[index] & MASK):
+            index += 1
+        return index
+
     def _cheapest_to_extend(self, free: list[int], index: int) -> int:
         """Compare blocks by the size that they can grow to, and step on while the next is strictly smaller."""
         unmapped = self._unmapped
@@ -214,12 +228,13 @@ class Cache:
         base = self._virtual_base(group) if self._virtual_base else _VIRTUAL_BASE + group * 2 * _VIRTUAL
         # Pages are counted from the segment's beginning. There is one segment a group: its addresses do not run out.
         self._virtual[group] = base
+        self._pages[group] = page_size(self.settings, is_small=bool(group & 1))
         self._unmapped[base] = _VIRTUAL
         insort(self._unmapped_of[group], base)
         return base
 
     def _map(self, start: int, size: int, group: int) -> None:
-        page = page_size(self.settings, is_small=bool(group & 1))
+        page = self._pages[group]
         mapped = (size + page - 1) // page * page
         left = self._unmapped.pop(start) - mapped
         starts = self._unmapped_of[group]
@@ -232,7 +247,7 @@ class Cache:
 
     def _unmap(self, start: int, size: int, group: int) -> None:
         """Give back the pages that lie wholly inside a free block."""
-        page = page_size(self.settings, is_small=bool(group & 1))
+        page = self._pages[group]
         base = self._virtual[group]
         low = base + (start - base + page - 1) // page * page
         high = base + (start + size - base) // page * page

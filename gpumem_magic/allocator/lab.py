@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpumem_magic.allocator.bounds import Bound
     from gpumem_magic.allocator.history import Deviation
     from gpumem_magic.allocator.program import Program
-    from gpumem_magic.allocator.settings_model import AllocatorSettings
+    from gpumem_magic.allocator.settings_model import AllocatorSettings, Course
     from gpumem_magic.allocator.verify import Verdict
     from gpumem_magic.allocator.whatif import Death, Prediction
     from gpumem_magic.trace.model import DeviceTrace, Frame, Trace
@@ -57,6 +57,8 @@ class Lab:
         How many processes may replay at once (see `Explorer`).
     recorded_limit
         Most bytes that the recorded process might reserve (its memory fraction), when that is known.
+    course
+        The settings over the recording, where it is known that they were changed on the way.
 
     Raises
     ------
@@ -72,13 +74,15 @@ class Lab:
         limit: int | None = None,
         processes: int = 1,
         recorded_limit: int | None = None,
+        course: Course | None = None,
     ) -> None:
         if device.kind not in {"cuda", "xpu"}:
             raise SnapshotError(f"{device.key}: memory there does not come from torch's caching allocator")
         self.trace = trace
         self.device = device
         self.limit = limit
-        self.history = history(device, trace.settings)
+        self._course = course
+        self.history = history(device, trace.settings, course=course)
         self._recorded_limit = recorded_limit
         self.program = self._find_program()
         self.reserved_peak = int(self.history.reserved.max())
@@ -123,7 +127,15 @@ class Lab:
 
     def _verify(self, program: Program) -> Verdict:
         settings = self.trace.settings
-        return verify(self.device, self.history, program, from_torch(settings), settings, limit=self._recorded_limit)
+        return verify(
+            self.device,
+            self.history,
+            program,
+            from_torch(settings),
+            settings,
+            limit=self._recorded_limit,
+            course=self._course,
+        )
 
     @property
     def begins_empty(self) -> bool:

@@ -20,6 +20,8 @@ from gpumem_magic.allocator.sizes import segment_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from numpy.typing import NDArray
+
     from gpumem_magic.allocator.addresses import AddressModel
     from gpumem_magic.allocator.adopt import Region
     from gpumem_magic.allocator.history import History
@@ -64,6 +66,8 @@ class Model(Cache):
         Gives the address of an expandable segment of a group; by default far from everything else.
     traced
         Keep `steps`.
+    changes
+        (event, settings) from which on other settings hold, ascending.
 
     Attributes
     ----------
@@ -93,6 +97,7 @@ class Model(Cache):
         survives: Callable[[int], bool] | None = None,
         virtual_base: Callable[[int], int] | None = None,
         traced: bool = False,
+        changes: Sequence[tuple[int, AllocatorSettings]] = (),
     ) -> None:
         super().__init__(settings, 2 * len(program.groups), addresses, virtual_base)
         self.program = program
@@ -103,9 +108,10 @@ class Model(Cache):
         self.address = [-1] * len(program.requested)
         self._is_traced = traced
         self._survives = survives
-        rounded = round_sizes(program.requested, settings)
+        self._changes = [(int(np.searchsorted(program.events, event)), after) for event, after in changes]
+        rounded, threshold = self._sizes()
         self._need: list[int] = rounded.tolist()
-        self._threshold: list[int] = split_thresholds(rounded, settings).tolist()
+        self._threshold: list[int] = threshold.tolist()
         # Group 2k is pair k's large pool, 2k + 1 its small pool.
         self._group: list[int] = (program.group * 2 + (rounded <= SMALL_LIMIT)).tolist()
         self._held = [0] * len(program.requested)
@@ -119,7 +125,9 @@ class Model(Cache):
         )
         # The large pool first, each by stream; private pools keep what they have.
         self._releasable = [2 * index for index in default] + [2 * index + 1 for index in default]
-        self._keeps_age = limit is not None and settings.garbage_collection_threshold > 0
+        every = [settings, *(after for _, after in changes)]
+        self._keeps_age = limit is not None and any(one.garbage_collection_threshold > 0 for one in every)
+        self._is_mixed = len({one.expandable_segments for one in every}) > 1
         self._aged = frozenset(2 * index for index in default)
 
     def begin_with(self, history: History, regions: Sequence[Region]) -> int:
@@ -139,18 +147,41 @@ class Model(Cache):
                 self._pending[number] = None
         return int(np.count_nonzero(self.program.events < 0))
 
-    def run(self, first: int = 0) -> None:  # noqa: C901, PLR0912, PLR0915 (the hot loop: a call costs more than it would hide)
+    def _sizes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the rounded size and split threshold of every lifetime."""
+        program = self.program
+        rounded = round_sizes(program.requested, self.settings)
+        threshold = split_thresholds(rounded, self.settings)
+        for start, settings in self._changes:
+            later = program.arguments[start:][program.codes[start:] == Op.ALLOC]
+            rounded[later] = round_sizes(program.requested[later], settings)
+            threshold[later] = split_thresholds(rounded[later], settings)
+        return rounded, threshold
+
+    def run(self, first: int = 0) -> None:
         """Play the program from step `first` until its end or until a request fails for good."""
+        for stop, settings in self._changes:
+            if not self._play(first, stop):
+                return
+            first = max(first, stop)
+            self.settings = settings
+        self._play(first, len(self.program.codes))
+
+    def _play(self, first: int, stop: int) -> bool:  # noqa: C901, PLR0912, PLR0915 (the hot loop: a call costs more than it would hide)
+        """Play steps `first` to `stop`; False when a request fails for good."""
         lists, group, need, threshold = self._lists, self._group, self._need, self._threshold
         free_at, free_end, barriers, unmapped = self._free_at, self._free_end, self._barriers, self._unmapped
         address, held = self.address, self._held
         collects, max_split = self._keeps_age, self.settings.max_split_size
-        for step, (code, number) in enumerate(self.program.steps()[first:], first):
+        only_native = self._is_mixed and not self.settings.expandable_segments
+        for step, (code, number) in enumerate(self.program.steps()[first:stop], first):
             if code == _ALLOC:
                 size = need[number]
                 home = group[number]
                 free = lists[home]
                 index = bisect_left(free, size << SHIFT)
+                if only_native:
+                    index = self._first_native(free, index)
                 found = None
                 if index < len(free):
                     key = free[index]
@@ -173,7 +204,7 @@ class Model(Cache):
                         goes_on = self._survives is not None and self._survives(number)
                         self.failures.append(Failure(step, number, size, goes_on))
                         if not goes_on:
-                            return
+                            return False
                         continue
                     at, have = block
                 rest = have - size
@@ -214,6 +245,7 @@ class Model(Cache):
             else:
                 self.step = step
                 self._other(code, number)
+        return True
 
     def _other(self, code: int, number: int) -> None:
         """Do a rarer operation."""
@@ -251,6 +283,8 @@ class Model(Cache):
         """Look for a free block as `run` does."""
         free = self._lists[group]
         index = bisect_left(free, size << SHIFT)
+        if self._is_mixed and not self.settings.expandable_segments:
+            index = self._first_native(free, index)
         if index == len(free):
             return False
         if (free[index] & MASK) + (free[index] >> SHIFT) in self._unmapped:
@@ -277,7 +311,7 @@ class Model(Cache):
 
     def _obtain(self, size: int, group: int) -> tuple[int, int] | None:
         """Get a block for which the cache has none: the ladder of ``malloc``. It is in no list."""
-        if self._keeps_age:
+        if self._keeps_age and self.settings.garbage_collection_threshold > 0:
             self._collect()
         found = self._ask_driver(size, group)
         if found is None and self.settings.max_split_size is not None and self._release_oversize(size, group):
@@ -303,7 +337,7 @@ class Model(Cache):
 
         Whole segments of one size are alike; blocks inside one expandable segment have an order of their own.
         """
-        if self.settings.expandable_segments:
+        if self.settings.expandable_segments or self._is_mixed:
             return
         homes = self._homes_of_tied(free, index)
         have = free[index] >> SHIFT
@@ -317,7 +351,7 @@ class Model(Cache):
             for start, size in blocks:
                 if self._segments.get(start) == size:
                     self._release_segment(start, size, group)
-                elif self.settings.expandable_segments:
+                elif self.settings.expandable_segments if not self._is_mixed else not self._is_native(start):
                     mapped.append((start, size))
             for start, size in mapped:
                 self._unmap(start, size, group)

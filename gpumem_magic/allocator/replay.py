@@ -14,6 +14,7 @@ import numpy as np
 from gpumem_magic.allocator.follow import Follower
 from gpumem_magic.allocator.history import History
 from gpumem_magic.allocator.rounding import round_sizes, split_thresholds
+from gpumem_magic.allocator.settings_model import Course
 from gpumem_magic.allocator.settings_model import from_torch as read_settings
 from gpumem_magic.allocator.start import Start, find_start, has_start
 from gpumem_magic.trace.collector import paused_collector
@@ -30,7 +31,13 @@ if TYPE_CHECKING:
 __all__ = ["history", "reserved_bytes"]
 
 
-def history(device: DeviceTrace, settings: Mapping[str, object], *, from_torch: bool = False) -> History:
+def history(
+    device: DeviceTrace,
+    settings: Mapping[str, object],
+    *,
+    from_torch: bool = False,
+    course: Course | None = None,
+) -> History:
     """Replay one device.
 
     Parameters
@@ -44,6 +51,9 @@ def history(device: DeviceTrace, settings: Mapping[str, object], *, from_torch: 
         The trace comes from this process's own allocator, not from a file. Three times as fast: that no two blocks in
         use overlap is then taken from torch. What the sizes, the final state and the counters rest on is checked.
 
+    course
+        The settings over the recording, where it is known that they were changed on the way; `settings` are the last.
+
     Returns
     -------
     History
@@ -52,11 +62,16 @@ def history(device: DeviceTrace, settings: Mapping[str, object], *, from_torch: 
         which figures are not exact.
     """
     with paused_collector():
-        return _Replay(device, settings).run(from_torch=from_torch)
+        return _Replay(device, settings, course).run(from_torch=from_torch)
 
 
 class _Replay:
-    def __init__(self, device: DeviceTrace, settings: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        device: DeviceTrace,
+        settings: Mapping[str, object],
+        course: Course | None,
+    ) -> None:
         self.device = device
         self.events = device.events
         self.has_segments = device.kind not in {"cpu", "host"}
@@ -64,6 +79,7 @@ class _Replay:
         if np.any(self.events.action == Action.SEGMENT_MAP) and not self.settings.expandable_segments:
             # The dict is absent in old snapshots, and the option can be changed at run time.
             self.settings = read_settings({**settings, "expandable_segments": True})
+        self.course = Course(self.settings) if course is None else course
 
     def run(self, *, from_torch: bool) -> History:
         events = self.events
@@ -91,9 +107,13 @@ class _Replay:
             return follower
         events = self.events
         requested = np.array([block.requested for block in start.blocks], dtype=np.int64)
-        follower.lay_out(round_sizes(requested, self.settings), is_expandable=self.settings.expandable_segments)
-        rounded = round_sizes(events.size, self.settings)
-        threshold = split_thresholds(rounded, self.settings)
+        first = self.course.first
+        follower.lay_out(round_sizes(requested, first), is_expandable=first.expandable_segments)
+        parts = [
+            (rounded := round_sizes(events.size[start:stop], settings), split_thresholds(rounded, settings))
+            for start, stop, settings in self.course.stretches(len(events))
+        ]
+        rounded, threshold = (np.concatenate(column) for column in zip(*parts, strict=True))
         if at_once and follower.follow_at_once(rounded, threshold):
             follower.meet_final_state()
             # What does not come out right is followed event by event, to say where.

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-__all__ = ["KIB", "MIB", "AllocatorSettings", "divisions_by_interval", "from_torch"]
+__all__ = ["KIB", "MIB", "AllocatorSettings", "Course", "divisions_by_interval", "from_torch"]
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -45,6 +45,30 @@ class AllocatorSettings:
     garbage_collection_threshold: float = 0.0
     expandable_segments: bool = False
     large_segment_size: int = 20 * MIB
+
+
+@dataclass(frozen=True)
+class Course:
+    """Settings that were changed while a recording ran.
+
+    Attributes
+    ----------
+    first
+        Those before the first event.
+    changes
+        (event, settings) from that event on, ascending.
+    """
+
+    first: AllocatorSettings
+    changes: tuple[tuple[int, AllocatorSettings], ...] = ()
+
+    def stretches(self, count: int) -> Iterator[tuple[int, int, AllocatorSettings]]:
+        """Yield (start, stop, settings) for `count` events: under which settings each was recorded."""
+        start, settings = 0, self.first
+        for event, following in self.changes:
+            yield start, event, settings
+            start, settings = event, following
+        yield start, count, settings
 
 
 def from_torch(settings: Mapping[str, object]) -> AllocatorSettings:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpumem_magic.allocator.adopt import Region
     from gpumem_magic.allocator.history import History
     from gpumem_magic.allocator.program import Program
-    from gpumem_magic.allocator.settings_model import AllocatorSettings
+    from gpumem_magic.allocator.settings_model import AllocatorSettings, Course
     from gpumem_magic.trace.model import DeviceTrace, Events
 
 __all__ = ["Recorded", "Verdict", "verify"]
@@ -91,6 +91,7 @@ def verify(
     raw_settings: Mapping[str, object],
     *,
     limit: int | None = None,
+    course: Course | None = None,
 ) -> Verdict:
     """Run the model under the recording's own setting, with the driver's addresses as recorded.
 
@@ -104,6 +105,8 @@ def verify(
         What it was recorded under, typed and as torch says it.
     limit
         Most bytes that the recorded process might reserve; None takes what its failures tell.
+    course
+        The settings over the recording, where they were changed on the way.
 
     Returns
     -------
@@ -126,12 +129,13 @@ def verify(
     # What released nothing when it was recorded has no effect here.
     model = Model(
         _without_quiet_failures(program.without(Op.HIDDEN_EMPTY_CACHE), events),
-        settings,
+        settings if course is None else course.first,
         Recorded(device, regions),
         limit=recorded_limit(device, history, raw_settings) if limit is None else limit,
         virtual_base=lambda _group: _next_base(model, recorded),
         survives=lambda _number: True,
         traced=True,
+        changes=() if course is None else course.changes,
     )
     try:
         model.run(model.begin_with(history, regions) if regions else 0)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from gpumem_magic.allocator.lab import Lab
-from gpumem_magic.allocator.settings_model import from_torch
+from gpumem_magic.allocator.settings_model import Course, from_torch
 from gpumem_magic.allocator.settings_text import parse_settings
 from gpumem_magic.trace.convert import from_snapshot
 
@@ -25,7 +27,7 @@ def judge(played: dict[str, Any], conf: str) -> dict[str, Any]:
     if not played["changes"] and said != parse_settings(conf):
         result["settings"] = str(said)
     for device in trace.devices:
-        lab = Lab(trace, device, recorded_limit=played["limit"])
+        lab = Lab(trace, device, recorded_limit=played["limit"], course=_course(played, conf, device.events.time_us))
         result["events"] += len(device.events)
         result["segments"] += int(((device.events.action >= 3) & (device.events.action <= 6)).sum())
         deviation = lab.first_deviation
@@ -36,6 +38,14 @@ def judge(played: dict[str, Any], conf: str) -> dict[str, Any]:
             if told is not None and told != true:
                 result["wrong"].append([name, told, true])
     return result
+
+
+def _course(played: dict[str, Any], conf: str, times: Any) -> Course | None:
+    """Return the settings over a trace that changed them; each change starts at the first event after its time."""
+    if not played["changes"]:
+        return None
+    changes = [(int(np.searchsorted(times, at)), parse_settings(text)) for at, text in played["changes"]]
+    return Course(parse_settings(conf), tuple(changes))
 
 
 def told_counter(lab: Lab, name: str) -> int | None:
