@@ -36,6 +36,9 @@ class AliveGroup:
         Number of blocks.
     stacks
         Numbers of the stacks in the group, the largest first.
+    inferred
+        Part of `requested` that has no stack of its own and is here because the program was in this line before and
+        after it (`gpumem_magic.analysis.stackless`).
     """
 
     file: str | None
@@ -46,6 +49,7 @@ class AliveGroup:
     blocks: int
     reason: str | None = None
     stacks: tuple[int, ...] = ()
+    inferred: int = 0
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,7 @@ def alive_at(
     event: int,
     *,
     choose: Callable[[Sequence[Frame]], Frame | None] = user_frame,
+    inferred: NDArray[np.int32] | None = None,
 ) -> Alive:
     """Group what is allocated after event number `event`.
 
@@ -101,6 +106,8 @@ def alive_at(
         Index of an event, -1 for the state before the first.
     choose
         Picks the frame that names a stack.
+    inferred
+        What `gpumem_magic.analysis.stackless.infer_frames` found for the device's events.
 
     Returns
     -------
@@ -115,6 +122,10 @@ def alive_at(
     is_before = lives.alloc_event[alive] < 0
     # Blocks without a stack from before the recording and from within are different unknowns.
     key = np.where((stack == 0) & is_before, -1, stack)
+    if inferred is not None and len(inferred):
+        # Frames in the place of stacks count down from -2.
+        frame = np.where(is_before, -1, inferred[np.maximum(lives.alloc_event[alive], 0)]).astype(np.int64)
+        key = np.where(frame >= 0, -2 - frame, key)
     numbers, inverse, blocks = np.unique(key, return_inverse=True, return_counts=True)
     by_stack_requested = np.zeros(len(numbers), dtype=np.int64)
     by_stack_size = np.zeros(len(numbers), dtype=np.int64)
@@ -137,6 +148,7 @@ def alive_at(
                 blocks=int(blocks[positions].sum()),
                 reason=reason,
                 stacks=tuple(int(numbers[position]) for position in positions if numbers[position] > 0),
+                inferred=int(by_stack_requested[[position for position in positions if numbers[position] < -1]].sum()),
             )
         )
     groups.sort(key=lambda group: (-group.requested, group.file or "", group.line or 0, group.function or ""))
@@ -147,6 +159,9 @@ def alive_at(
 def _owner(
     number: int, stacks: StackTable, choose: Callable[[Sequence[Frame]], Frame | None], *, has_stacks: bool
 ) -> tuple[str | None, int | None, str | None, str | None]:
+    if number < -1:
+        inferred = stacks.frames[-2 - number]
+        return inferred.filename, inferred.line or None, inferred.name, None
     if number < 0:
         return None, None, None, "allocated before the recording began"
     if number == 0:

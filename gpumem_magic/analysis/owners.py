@@ -12,7 +12,7 @@ from gpumem_magic.analysis.groups import NO_STACK, NO_STACKS_AT_ALL, ROUNDING, G
 from gpumem_magic.analysis.model import Group
 from gpumem_magic.analysis.stackless import infer_frames
 from gpumem_magic.recording.model import Note
-from gpumem_magic.trace.frames import user_frame
+from gpumem_magic.trace.frames import is_native, user_frame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +88,7 @@ def _name_owner(
         if line is not None:
             return book.number(*namer.line(*line))
     frame = user_frame(frames) if inferred < 0 else context.stacks.frames[inferred]
-    if frame is not None:
+    if frame is not None and not is_native(frame.filename):
         return book.number(*namer.line(*frame))
     if context.placement is not None and place < 0:
         reasons = context.placement.reasons

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpumem_magic.trace.frames import is_library
-from gpumem_magic.trace.model import Action
+from gpumem_magic.trace.frames import is_library, is_native
+from gpumem_magic.trace.model import Action, StackTable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpumem_magic.allocator.history import History
-    from gpumem_magic.trace.model import Events, StackTable
+    from gpumem_magic.trace.model import Events
 
 __all__ = ["infer_frames"]
 
@@ -33,6 +33,14 @@ def _frees_have_their_own(events: Events, history: History) -> bool:
     both = (lives.alloc_event >= 0) & (lives.free_event >= 0)
     allocated, freed = events.stack[lives.alloc_event[both]], events.stack[lives.free_event[both]]
     return bool(np.any((freed != 0) & (allocated != 0) & (freed != allocated)))
+
+
+def _python_only(stacks: StackTable) -> StackTable:
+    """Leave out C++ frames, which are mixed with Python's in no order that tells what called what."""
+    native = [is_native(frame.filename) for frame in stacks.frames]
+    if not any(native):
+        return stacks
+    return StackTable(stacks.frames, tuple(tuple(f for f in stack if not native[f]) for stack in stacks.stacks))
 
 
 def _frame_between(before: int, after: int, stacks: StackTable) -> int:
@@ -55,7 +63,7 @@ def _frame_between(before: int, after: int, stacks: StackTable) -> int:
 def _program_stacks(stacks: StackTable) -> NDArray[np.bool_]:
     """Return which stacks begin where the program begins: in a module, or where a kernel is started."""
     roots = [stacks.frames[stack[-1]].name if stack else "" for stack in stacks.stacks]
-    return np.array([name in {"<module>", "_run_module_as_main", "_start"} for name in roots], bool)
+    return np.array([name in {"<module>", "_run_module_as_main"} for name in roots], bool)
 
 
 def _anchors(
@@ -76,7 +84,7 @@ def _anchors(
 
 
 def infer_frames(events: Events, devices: Sequence[tuple[Events, History]], stacks: StackTable) -> NDArray[np.int32]:
-    """Find a frame for each allocation that has no stack.
+    """Find a frame for each allocation that has no stack, or none of Python.
 
     Parameters
     ----------
@@ -90,10 +98,14 @@ def infer_frames(events: Events, devices: Sequence[tuple[Events, History]], stac
     Returns
     -------
     numpy.ndarray
-        Index into `StackTable.frames`, or -1: the event has a stack, or its line cannot be told. int32, shape ``(n,)``.
+        Index into `StackTable.frames`, or -1: the event has a Python stack, or its line cannot be told. int32, shape
+        ``(n,)``.
     """
     result = np.full(len(events), -1, np.int32)
-    wanted = np.flatnonzero((events.stack == 0) & (events.action == Action.ALLOC))
+    # With C++ frames, autograd's thread has a stack, and nothing of Python in it.
+    stacks = _python_only(stacks)
+    has_python = np.array([bool(stack) for stack in stacks.stacks], bool)
+    wanted = np.flatnonzero(~has_python[events.stack] & (events.action == Action.ALLOC))
     if not len(wanted):
         return result
     time_us, stack = _anchors(devices, stacks)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpumem_magic.allocator.history import History
     from gpumem_magic.analysis.alive import Alive, AliveGroup
     from gpumem_magic.analysis.summary import Counter, DeviceSummary
-    from gpumem_magic.trace.model import DeviceTrace, Trace
+    from gpumem_magic.trace.model import DeviceTrace, Events, Trace
 
 __all__ = ["add_parsers", "open_snapshot", "pick_device", "print_table", "printable"]
 
@@ -157,13 +157,14 @@ def _add_peak(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 def _run_peak(arguments: argparse.Namespace) -> int:
     from gpumem_magic.analysis.alive import alive_at, peak_event
+    from gpumem_magic.analysis.stackless import infer_frames
 
     if arguments.top is not None and arguments.top < 1:
         raise BadUsageError("--top must be at least 1")
     trace = open_snapshot(arguments.file)
-    device, replayed = _device_and_history(trace, arguments.device)
+    device, replayed, known = _device_and_history(trace, arguments.device)
     event = peak_event(replayed)
-    alive = alive_at(replayed, trace.stacks, event)
+    alive = alive_at(replayed, trace.stacks, event, inferred=infer_frames(device.events, known, trace.stacks))
     times = device.events.time_us
     time_us = int(times[max(event, 0)]) or None if len(times) else None
     warnings = [*trace.warnings, *replayed.warnings]
@@ -190,12 +191,17 @@ def _run_peak(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _device_and_history(trace: Trace, wanted: str | None) -> tuple[DeviceTrace, History]:
+def _device_and_history(trace: Trace, wanted: str | None) -> tuple[DeviceTrace, History, list[tuple[Events, History]]]:
+    """Return the device asked for or that with the highest peak, its replay, and what all devices did."""
     from gpumem_magic.allocator.replay import history
 
-    devices = trace.devices if wanted is None else (pick_device(trace, wanted),)
-    replayed = [(device, history(device, trace.settings)) for device in devices]
-    return max(replayed, key=lambda pair: int(pair[1].allocated.max()))
+    chosen = None if wanted is None else pick_device(trace, wanted)
+    replayed = [(device, history(device, trace.settings)) for device in trace.devices]
+    device, own = max(
+        (pair for pair in replayed if chosen is None or pair[0] is chosen),
+        key=lambda pair: int(pair[1].allocated.max()),
+    )
+    return device, own, [(other.events, its_own) for other, its_own in replayed]
 
 
 def _top(groups: tuple[AliveGroup, ...], count: int) -> tuple[AliveGroup, ...]:
@@ -213,6 +219,7 @@ def _top(groups: tuple[AliveGroup, ...], count: int) -> tuple[AliveGroup, ...]:
         size=sum(group.size for group in rest),
         blocks=sum(group.blocks for group in rest),
         reason=f"{len(rest):,} other lines",
+        inferred=sum(group.inferred for group in rest),
     )
     return (*groups[:count], other)
 
@@ -227,6 +234,8 @@ def _group_json(group: AliveGroup) -> dict[str, Any]:
     }
     if group.reason is not None:
         fields["reason"] = group.reason
+    if group.inferred:
+        fields["inferred_bytes"] = group.inferred
     return fields
 
 
@@ -246,6 +255,12 @@ def _print_peak(
     rounding = "rounding and unsplit remainders"
     rows.append((format_bytes(alive.rounding), _share(alive.rounding, alive), "", rounding))
     print_table(rows, left=frozenset({3}))
+    inferred = sum(group.inferred for group in groups)
+    if inferred:
+        print(
+            f"  {format_bytes(inferred)} of this has no stack (autograd's thread) and stands at the line that the "
+            "program was in before and after it"
+        )
 
 
 def _share(part: int, alive: Alive) -> str:

@@ -65,6 +65,25 @@ def test_peak_adds_up(run, row):
     assert all(set(group) >= {"file", "line", "function", "bytes", "blocks"} for group in result["groups"])
 
 
+# The random programs were recorded without stacks.
+WITH_STACKS = [row["recording"] for row in ROWS if not row["recording"].startswith("fuzz")]
+
+
+@pytest.mark.parametrize("name", [*WITH_STACKS, "multi_gpu", "mlp_train.cppstacks"])
+def test_every_byte_at_the_peak_of_a_recording_with_stacks_has_a_line(run, name):
+    for device in json.loads(run("summary", path(name), "--json")[1])["devices"]:
+        result = json.loads(run("peak", path(name), "--device", device["device"], "--json")[1])
+        assert [group for group in result["groups"] if group["file"] is None] == []
+        assert all(0 < group.get("inferred_bytes", 1) <= group["bytes"] for group in result["groups"])
+
+
+def test_inferred_lines_are_marked(run):
+    groups = json.loads(run("peak", path("mlp_train.c0"), "--json")[1])["groups"]
+    assert [(g["line"], g["bytes"], g["inferred_bytes"]) for g in groups if "inferred_bytes" in g] == [
+        (21, 167919656, 167919656)
+    ]
+
+
 def test_two_devices(run):
     result = json.loads(run("summary", path("multi_gpu"), "--json")[1])
     assert [device["device"] for device in result["devices"]] == ["cuda:0", "cuda:1"]
@@ -97,7 +116,8 @@ def test_the_users_line_is_named(run):
     assert code == 0
     lines = out.splitlines()
     assert lines[0].startswith("cuda:0: peak 710 MiB allocated at ")
-    assert lines[-1].endswith("rounding and unsplit remainders")
+    assert lines[-2].endswith("rounding and unsplit remainders")
+    assert lines[-1].startswith("  160 MiB of this has no stack (autograd's thread) and stands at the line")
     assert any("/home/user/train/workloads.py:" in line for line in lines)
 
 

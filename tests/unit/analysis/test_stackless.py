@@ -80,6 +80,19 @@ def test_another_device_may_be_the_witness():
     assert frames_of(early, other)[0] == -1
 
 
+def test_frames_of_compiled_code_are_looked_past():
+    """With C++ frames the backward thread has a stack, of nothing else, and the program's are mixed with them."""
+    native = len(FRAMES)
+    frames = (*FRAMES, Frame("??", 0, "__clone"), Frame("CUDACachingAllocator.cpp", 0, "malloc"))
+    stacks = StackTable(
+        frames, ((), (native + 1, 3, native, 2, 1, 0), (2, native, 1, 0), (native + 1, native), (1, native, 0))
+    )
+    story, wanted = around(1, 2)
+    story.events[wanted] = (*story.events[wanted][:-1], 3)
+    devices = [(story.device().events, story.history())]
+    assert frames[infer_frames(devices[0][0], devices, stacks)[wanted]].line == 9
+
+
 def test_what_has_a_stack_or_no_neighbours_is_left_alone():
     story, wanted = around(1, 2)
     found = frames_of(story)
@@ -92,7 +105,16 @@ def test_what_has_a_stack_or_no_neighbours_is_left_alone():
 
 @pytest.mark.parametrize(
     "name",
-    ["mlp_train.c0", "kv_cache.c0", "lm_growing.c1", "leak_losses.c0", "convnet_varres.c0", "multi_gpu", "streams.c0"],
+    [
+        "mlp_train.c0",
+        "mlp_train.cppstacks",
+        "kv_cache.c0",
+        "lm_growing.c1",
+        "leak_losses.c0",
+        "convnet_varres.c0",
+        "multi_gpu",
+        "streams.c0",
+    ],
 )
 def test_no_byte_of_a_complete_recording_is_without_an_owner(name):
     for device in analyse_trace(read_trace(DATA / f"{name}.pickle.xz")).devices:
