@@ -78,16 +78,18 @@ class Columns:
     stream: NDArray[np.uint8]
     category: NDArray[np.uint8] | None = None
     module: NDArray[np.uint16] | None = None
+    address: NDArray[np.uint64] | None = None
 
 
 def kept_columns(
     timeline: Timeline,
     keep: NDArray[np.bool_] | None,
     purposes: tuple[NDArray[np.uint8], NDArray[np.uint16]] | None = None,
+    address: NDArray[np.uint64] | None = None,
 ) -> Columns:
     """Select lifetimes, renumber the changes that they need, and fold what was there before and never left.
 
-    `purposes` are each lifetime's category and module, where they are known.
+    `purposes` are each lifetime's category and module, where they are known, `address` where it lay (0: unknown).
     """
     start, end = timeline.start.astype(np.int64), timeline.end.astype(np.int64)
     columns = (timeline.size, timeline.requested, timeline.group, timeline.stack, timeline.stream)
@@ -99,6 +101,7 @@ def kept_columns(
         start, end = start[keep], end[keep]
         columns = tuple(column[keep] for column in columns)  # type: ignore[assignment]
         category, module = category[keep], module[keep]
+        address = None if address is None else address[keep]
         used = np.zeros(timeline.changes, bool)
         used[start[start >= 0]] = True
         used[end[end >= 0]] = True
@@ -127,15 +130,27 @@ def kept_columns(
         stream = np.concatenate([owners[:, 2].astype(np.uint8), stream[rest]])
         category = np.concatenate([owners[:, 3].astype(np.uint8), category[rest]])
         module = np.concatenate([owners[:, 4].astype(np.uint16), module[rest]])
-    if purposes is None:
-        return Columns(time_us, start, end, size, requested, group, stack, stream)
-    return Columns(time_us, start, end, size, requested, group, stack, stream, category, module)
+        address = None if address is None else np.concatenate([np.zeros(len(owners), np.uint64), address[rest]])
+    return Columns(
+        time_us,
+        start,
+        end,
+        size,
+        requested,
+        group,
+        stack,
+        stream,
+        None if purposes is None else category,
+        None if purposes is None else module,
+        address,
+    )
 
 
 def _gaps(columns: Columns, start_us: int) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.int64]]:
     """Return time differences that fit 32 bits, and `start` and `end` renumbered for the changes put in between."""
     gaps = np.diff(columns.time_us, prepend=start_us)
-    extra = gaps // (_GAP + 1) if len(gaps) else gaps
+    # One less, so that what is left after the gaps put in between is 1 to `_GAP`.
+    extra = np.maximum(gaps - 1, 0) // _GAP
     if not extra.any():
         return gaps.astype(np.uint32), columns.start, columns.end
     shifted = np.arange(len(gaps)) + np.cumsum(extra)

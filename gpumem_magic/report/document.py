@@ -17,6 +17,7 @@ import numpy as np
 from gpumem_magic.analysis.curves import bin_edges, envelope, group_values
 from gpumem_magic.report.columns import Interner, kept_columns, timeline_arrays
 from gpumem_magic.report.container import encode
+from gpumem_magic.report.places import address_arrays, segment_arrays
 from gpumem_magic.report.purposes import category_columns, purposes_header, rest_by_category
 from gpumem_magic.report.segments import keyframes
 from gpumem_magic.report.whatif import why_not
@@ -157,11 +158,14 @@ def _discloses(analysis: Analysis, interner: Interner) -> str:
 class Extras:
     """What a file carries because no kernel will answer: maps of segments, and what other settings would have done.
 
-    Both are by the device's key.
+    All are by the device's key. `addresses` are those of a part of a device's lifetimes; a whole device knows its own.
+    `is_hurried`: somebody waits for the document, in front of a kernel.
     """
 
     maps: Mapping[str, Maps] = field(default_factory=dict)
     answers: Mapping[str, Answer] = field(default_factory=dict)
+    addresses: Mapping[str, NDArray[np.uint64]] = field(default_factory=dict)
+    is_hurried: bool = False
 
     @classmethod
     def for_file(cls, analysis: Analysis, answers: Mapping[str, Answer], limit: int) -> Extras:
@@ -182,6 +186,16 @@ def _tools(analysis: Analysis, device: DeviceAnalysis, extras: Extras) -> dict[s
     }
 
 
+def _place_arrays(
+    device: DeviceAnalysis, address: NDArray[np.uint64] | None
+) -> tuple[dict[str, NDArray[np.generic]], list[str]]:
+    arrays = {} if address is None else address_arrays(address)
+    if not arrays:
+        return {}, []
+    segments, pools = segment_arrays(device)
+    return {**arrays, **segments}, pools
+
+
 def _write(analysis: Analysis, keeps: list[NDArray[np.bool_] | None], bins: int, extras: Extras) -> bytes:
     interner = Interner(analysis.stacks)
     arrays: dict[str, NDArray[np.generic]] = {}
@@ -190,10 +204,17 @@ def _write(analysis: Analysis, keeps: list[NDArray[np.bool_] | None], bins: int,
         prefix = f"d{index}."
         categories = device.categories
         purposes = None if categories is None else category_columns(categories)
-        columns = kept_columns(device.timeline, keep, purposes)
+        address = extras.addresses.get(device.key)
+        if address is None and device.memory is not None:
+            address = device.memory.addresses(device.timeline)
+        columns = kept_columns(device.timeline, keep, purposes, address)
         own, shape = timeline_arrays(columns, device.start_us, interner, prefix)
         arrays.update(own)
         shape["streams"] = list(device.timeline.streams)
+        own, pools = _place_arrays(device, columns.address)
+        if pools:
+            shape["pools"] = pools
+        arrays.update({prefix + name: array for name, array in own.items()})
         shape["rest"] = None
         if device.sampled is not None:
             own, summary = _sampled_arrays(device, prefix)
@@ -242,7 +263,7 @@ def _write(analysis: Analysis, keeps: list[NDArray[np.bool_] | None], bins: int,
             }
             for span in analysis.cells
         ]
-    return encode(header, arrays)
+    return encode(header, arrays, is_hurried=extras.is_hurried)
 
 
 @cache
@@ -266,7 +287,7 @@ def _largest(timeline: Timeline, end_us: int, count: int) -> NDArray[np.bool_]:
     return keep
 
 
-_NO_EXTRAS = Extras()
+_NO_EXTRAS = Extras(is_hurried=True)
 
 
 def view_document(analysis: Analysis, limit: int | None = None, extras: Extras = _NO_EXTRAS) -> bytes:
@@ -340,7 +361,8 @@ def detail_document(analysis: Analysis, device: int, start_us: int, end_us: int,
     lanes = tuple(_cut_lane(lane, start_us, end_us) for lane in whole.lanes)
     categories = None if whole.categories is None else whole.categories.of(here)
     cut = replace(whole, start_us=start_us, end_us=end_us, timeline=part, lanes=lanes, categories=categories)
-    return view_document(replace(analysis, devices=(cut,)), limit)
+    addresses = {} if whole.memory is None else {whole.key: whole.memory.addresses(timeline)[here]}
+    return view_document(replace(analysis, devices=(cut,)), limit, Extras(addresses=addresses, is_hurried=True))
 
 
 def _cut_lane(lane: Lane, start_us: int, end_us: int) -> Lane:

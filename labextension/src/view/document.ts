@@ -238,6 +238,10 @@ export interface Lane {
  * - `d<i>.group` u2[lifetimes]: index into `groups`.
  * - `d<i>.stack` u4[lifetimes]: index into `header.stacks`.
  * - `d<i>.stream` u1[lifetimes]: index into `streams`.
+ * - `d<i>.addr` u4[lifetimes], where addresses are known: index into the table `d<i>.addrs` u4[…] of addresses in units
+ *   of 512 bytes, each as difference to the one before; index 0: unknown. With it the segments over the recording:
+ *   `d<i>.seg.base`, `.size`, `.from`, `.to` f8[…] (µs; −1: before the recording, still there) and `.pool` u1[…]: index
+ *   into `pools`.
  *
  * The first `preexisting` lifetimes were alive before the first change. A lifetime may stand for `many` blocks that
  * live and die together (memory from before the cell, folded by owner).
@@ -252,6 +256,8 @@ export interface Timeline {
   lifetimes: number;
   preexisting: number;
   streams: number[];
+  /** Names of pools: "large blocks, default stream". */
+  pools?: string[];
   rest: { bins: number; lifetimes: number; bytes: number } | null;
 }
 

@@ -16,6 +16,7 @@ import { type Banding, type ColorBy, filterBanding, HIDDEN, makeBanding } from '
 import { Curves } from './model/curves';
 import { linesOf } from './model/lanes';
 import { LiveIndex } from './model/live';
+import { type Place, Places } from './model/places';
 import { type Matches, search } from './model/search';
 import { ALIVE, type Recording, readRecording } from './model/steps';
 
@@ -28,6 +29,8 @@ export interface Source {
   live: LiveIndex;
   curves: Curves;
   axis: Axis;
+  /** Read when first asked for. */
+  places: Places | null | undefined;
   /** What a detail covers; null for a whole recording. */
   stretch: { fromUs: number; toUs: number } | null;
 }
@@ -110,6 +113,7 @@ export class Session {
       live: new LiveIndex(recording),
       curves: new Curves(recording, this.#banding),
       axis,
+      places: undefined,
       stretch: null
     };
     this.viewport = new Viewport(axis);
@@ -269,6 +273,12 @@ export class Session {
     return lifetime;
   }
 
+  /** Where an allocation lay; null where addresses are not known. */
+  placeOf(lifetime: number, source: Source): Place | null {
+    if (source.places === undefined) source.places = Places.of(source.document, source.recording);
+    return source.places?.of(lifetime) ?? null;
+  }
+
   setHere(here: Here | null): void {
     this.here = here;
     this.#emit('selection');
@@ -283,8 +293,8 @@ export class Session {
   }
 
   /** Bring an allocation's whole life into view, unless it is there already and not tiny. */
-  showLifetime(lifetime: number, force = false): void {
-    const [from, to] = this.lifeOf(lifetime, this.source);
+  showLifetime(lifetime: number, force = false, source = this.source): void {
+    const [from, to] = this.lifeOf(lifetime, source);
     const { fromU, toU, spanU } = this.viewport;
     const inside = from >= fromU && to <= toU && to - from > spanU / 50;
     if (inside && !force) return;
@@ -336,6 +346,7 @@ export class Session {
       live: new LiveIndex(recording),
       curves: new Curves(recording, banding),
       axis,
+      places: undefined,
       stretch: { fromUs, toUs: device.endUs - own.startUs }
     };
     this.#emit('bands');

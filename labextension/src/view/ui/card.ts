@@ -8,6 +8,50 @@ import { stepNeighbour } from './picture';
 
 const STACK_PARTS = 24;
 
+/** Which segment it lies in, and who had these addresses before and after. */
+function placeFacts(session: Session, source: Source, lifetime: number): HTMLElement | null {
+  const place = session.placeOf(lifetime, source);
+  if (place === null) return null;
+  const { segment } = place;
+  const where =
+    segment === null
+      ? h('span', {}, 'in a segment that the recording does not name')
+      : h(
+          'span',
+          { title: `segment at 0x${segment.base.toString(16)}` },
+          'in a segment of ',
+          h('b', {}, formatBytes(segment.size)),
+          ` (${segment.pool}), `,
+          h('b', {}, formatBytes(place.address - segment.base)),
+          ' after its start'
+        );
+  // With sums of small ones, or for a stretch, others may have been there that are not known singly.
+  const some = source.recording.rest === null && source.stretch === null ? '' : ' known singly';
+  return h(
+    'div',
+    { class: 'facts' },
+    h('span', {}, 'address ', h('code', {}, `0x${place.address.toString(16)}`)),
+    where,
+    other(session, source, 'before it there', place.before, some),
+    other(session, source, 'after it there', place.after, some)
+  );
+}
+
+function other(session: Session, source: Source, when: string, lifetime: number | null, some: string): HTMLElement {
+  if (lifetime === null) return h('span', {}, `${when} `, h('b', {}, `nobody${some}`));
+  const life = lifeOf(source, lifetime);
+  const group = source.recording.device.groups[source.recording.lifetimes.group[lifetime] as number];
+  const go = button(
+    `${formatBytes(life.bytes)} ${group?.cell == null ? '' : `${group.cell} `}${group?.label ?? ''}`,
+    () => {
+      session.select(lifetime, source);
+      session.showLifetime(lifetime, false, source);
+    },
+    { class: 'fold', title: `${lifeText(life, source)}. Click: select it` }
+  );
+  return h('span', {}, `${when} `, go);
+}
+
 export function allocationCard(session: Session, source: Source, lifetime: number): HTMLElement {
   const life = lifeOf(source, lifetime);
   const { recording } = source;
@@ -34,7 +78,7 @@ export function allocationCard(session: Session, source: Source, lifetime: numbe
       h(
         'span',
         {},
-        button('F', () => session.showLifetime(lifetime, true), {
+        button('F', () => session.showLifetime(lifetime, true, source), {
           title: 'Zoom to it (F)',
           'aria-label': 'Zoom to this allocation'
         }),
@@ -50,6 +94,7 @@ export function allocationCard(session: Session, source: Source, lifetime: numbe
         })
       )
     ),
+    placeFacts(session, source, lifetime),
     stackList(source, recording.lifetimes.stack[lifetime] as number, STACK_PARTS, true) ??
       h('div', { class: 'muted' }, 'No stack was recorded; --stacks python records them.')
   );

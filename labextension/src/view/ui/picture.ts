@@ -414,7 +414,7 @@ export class PictureView {
         goToPeak(session);
         return true;
       case 'focusSelection':
-        if (session.here?.lifetime != null) session.showLifetime(session.here.lifetime, true);
+        if (session.here?.lifetime != null) session.showLifetime(session.here.lifetime, true, session.here.source);
         else if (session.range !== null)
           session.setViewport(viewport.around(session.range.fromU, session.range.toU, 0));
         return true;
@@ -472,7 +472,7 @@ export function stepNeighbour(session: Session, direction: 1 | -1): void {
   for (let i = here.lifetime + direction; i >= 0 && i < lifetimes.count; i += direction) {
     if (lifetimes.group[i] !== group) continue;
     session.select(i, source);
-    session.showLifetime(i);
+    session.showLifetime(i, false, source);
     return;
   }
 }
