@@ -15,6 +15,7 @@ import logging
 import os
 import sys
 import threading
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ from gpumem_magic.recording.ticker import call_every
 from gpumem_magic.recording.torch_numbers import read_now, read_on_main_thread
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpumem_magic.book import Entry
     from gpumem_magic.magics.auto import Keeper
     from gpumem_magic.recording.ticker import Tick
@@ -45,13 +48,24 @@ def feed_for(shell: Any, keeper: Keeper) -> KernelFeed | None:
         return None
     if "ipykernel.kernelapp" not in sys.modules:
         return None
-    try:
+    manager = getattr(shell.kernel, "comm_manager", None)
+    create = None if manager is None else _comms_of(manager)
+    return None if create is None else KernelFeed(shell, keeper, manager, create)
+
+
+def _comms_of(manager: Any) -> Callable[..., Any] | None:
+    """Return what makes the kernel's kind of comm: the package ``comm``'s, or ipykernel's own before 6.18."""
+    with suppress(ImportError):
         import comm
-    except ImportError:
-        return None
-    if getattr(shell.kernel, "comm_manager", None) is not comm.get_comm_manager():
-        return None  # ipykernel before 6.18 has comms of its own
-    return KernelFeed(shell, keeper, comm)
+
+        if comm.get_comm_manager() is manager:
+            return comm.create_comm
+    with suppress(ImportError):
+        from ipykernel.comm import Comm, CommManager
+
+        if type(manager) is CommManager:
+            return Comm
+    return None
 
 
 class KernelFeed:
@@ -63,16 +77,18 @@ class KernelFeed:
         The running IPython shell.
     keeper
         Has the ledger.
-    comms
-        The package ``comm``, as ipykernel set it up.
+    manager
+        The kernel's own list of comms.
+    create
+        Makes a comm of the kind that the manager takes.
     """
 
-    def __init__(self, shell: Any, keeper: Keeper, comms: Any) -> None:
+    def __init__(self, shell: Any, keeper: Keeper, manager: Any, create: Callable[..., Any]) -> None:
         self._shell = shell
         self._keeper = keeper
-        self._manager = comms.get_comm_manager()
+        self._manager = manager
         # Not "primary": front ends without our panel would refuse to open it, each with an error in its console.
-        self._comm = comms.create_comm(target_name=COMM_ID, comm_id=COMM_ID, primary=False)
+        self._comm = create(target_name=COMM_ID, comm_id=COMM_ID, primary=False)
         self._known: list[TorchNumbers] = []
         self._tick: Tick | None = None
         self._process = os.getpid()
