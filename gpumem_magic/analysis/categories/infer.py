@@ -3,7 +3,8 @@
 The rules, each for what the ones before it leave open:
 
 1. Alike: memory of the same line, size, module and phase as some that were seen, all in one role, has that role.
-2. Made in ``backward``: gone when it ends: a temporary; there afterwards: a gradient.
+2. Made in ``backward``: gone when it ends: a temporary; there afterwards: a gradient. Made by a module that runs in it
+   (a checkpoint computes again) and let go by autograd: an activation.
 3. Made in an optimizer's step: gone when it ends: a temporary; there afterwards: optimizer state.
 4. Made by a loader and there afterwards: an input.
 5. Made in a forward: freed by ``backward``: an activation; gone when the forward ends: a temporary. What outlives a
@@ -71,6 +72,7 @@ class Facts(NamedTuple):
     died: NDArray[np.int8]
     died_span: NDArray[np.int32]
     module: NDArray[np.int32]
+    died_module: NDArray[np.int32]
     same_line: NDArray[np.bool_]
 
 
@@ -112,6 +114,7 @@ def facts(timeline: Timeline, phases: Phases, line_run: NDArray[np.int32] | None
         died=column(phases.kind, over, last, OUTSIDE),
         died_span=column(phases.span, over, last, -1),
         module=column(phases.module, new, first, 0),
+        died_module=column(phases.module, over, last, 0),
         same_line=same,
     )
 
@@ -186,6 +189,7 @@ def infer(
     category = np.where(alike >= 0, alike, category)
     settle(~new, BEFORE)
     settle(new & (timeline.blocks == 0), UNKNOWN)
+    settle(within & (what.born == BACKWARD) & (what.module > 0) & (what.died_module == 0), ACTIVATION)
     settle(within & (what.born > OUTSIDE), TEMPORARY)
     freed = ~alive
     settle(freed & (what.born == BACKWARD), GRADIENT)
