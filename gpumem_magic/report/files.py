@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from gpumem_magic._errors import ExportError
 from gpumem_magic.report.html import MARKER
+from gpumem_magic.trace.writer import write_snapshot
 
 if TYPE_CHECKING:
     from gpumem_magic.analysis.model import Analysis
+    from gpumem_magic.trace.model import Trace
 
-__all__ = ["default_name", "write_report"]
+__all__ = ["default_name", "is_snapshot_name", "write_new_snapshot", "write_report"]
 
 
 def default_name(analysis: Analysis) -> str:
@@ -22,6 +24,34 @@ def default_name(analysis: Analysis) -> str:
     # Letters of any script are fine in file names; what shells and Windows dislike is not.
     slug = re.sub(r"[^\w.-]+", "-", analysis.title).strip("-.")[:80]
     return f"gpumem-{slug or 'report'}.html"
+
+
+_PACKED = (".gz", ".xz")
+_PICKLES = (".pickle", ".pkl")
+
+
+def is_snapshot_name(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file's name asks for a torch memory snapshot."""
+    name = Path(path).name.lower()
+    for packed in _PACKED:
+        name = name.removesuffix(packed)
+    return name.endswith(_PICKLES)
+
+
+def write_new_snapshot(trace: Trace, path: str | os.PathLike[str]) -> Path:
+    """Write a torch memory snapshot where nothing lies yet.
+
+    Raises
+    ------
+    ExportError
+        Something lies there, or it cannot be written.
+    """
+    target = Path(path).expanduser().absolute()
+    # A pickle does not tell who wrote it, and a recording of hours must not be lost to a slip.
+    if target.exists():
+        raise ExportError(f"{target} exists: choose another name or delete it first")
+    write_snapshot(trace, target)
+    return target
 
 
 def _check_target(target: Path) -> None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic._errors import BadUsageError, GpumemError
+from gpumem_magic.report.reading import ExportedReport
 from gpumem_magic.report.report import Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from gpumem_magic.report.comparison import Comparison
-    from gpumem_magic.report.reading import ExportedReport
     from gpumem_magic.report.whatif_desk import Desk
 
 __all__ = ["Questions"]
 
-_KINDS = ("detail", "segments", "whatif")
+_KINDS = ("detail", "export", "segments", "whatif")
 _GONE = "this report no longer answers: run its cell again"
 
 
@@ -52,6 +52,7 @@ class Questions:
         ----------
         content
             ``{"kind": "detail", "id", "device", "startUs", "endUs"}``: single allocations of a stretch.
+            ``{"kind": "export", "id", "what"}``: a file: ``"html"``, ``"bare"`` (without source) or ``"snapshot"``.
             ``{"kind": "segments", "id", "device", "timeUs"}``: the map of segments at a time.
             ``{"kind": "whatif", "id", "device", "confs", "capBytes", "stop"}``: other settings (see `Desk`).
         send
@@ -92,7 +93,21 @@ class Questions:
             self._desk.ask(content, send)
 
 
+def _export(report: Report | Comparison | ExportedReport, what: object) -> bytes:
+    if isinstance(report, ExportedReport):
+        raise BadUsageError("this was read from an exported report: that file is the export")
+    if what == "snapshot":
+        if not isinstance(report, Report):
+            raise BadUsageError("a comparison is no recording: save those of its two sides")
+        return report.to_snapshot()
+    if what not in {"html", "bare"}:
+        raise BadUsageError("not something that can be exported")
+    return (report.without_source() if what == "bare" else report).to_html()
+
+
 def _look(report: Report | Comparison | ExportedReport, content: Mapping[str, Any]) -> bytes:
+    if content["kind"] == "export":
+        return _export(report, content["what"])
     device = int(content["device"])
     if not 0 <= device < len(report.devices):
         raise BadUsageError("no such device or stretch")

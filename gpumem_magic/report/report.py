@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumem_magic.analysis.anonymous import without_source
 from gpumem_magic.report.document import detail_document, view_document
-from gpumem_magic.report.files import default_name, write_report
+from gpumem_magic.report.files import default_name, is_snapshot_name, write_new_snapshot, write_report
 from gpumem_magic.report.segments import moment_document
 from gpumem_magic.report.text import report_text
 from gpumem_magic.report.whatif import bare, explore
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpumem_magic.analysis.model import Analysis, DeviceAnalysis
     from gpumem_magic.recording.model import Note
     from gpumem_magic.report.whatif import Answer
+    from gpumem_magic.trace.model import Trace
 
 __all__ = ["Report"]
 
@@ -151,12 +152,14 @@ class Report:
         return report_html(self.analysis, self.to_png(), WIDTH, self.answers)
 
     def save(self, path: str | os.PathLike[str] = ".") -> Path:
-        """Write the standalone HTML report.
+        """Write the standalone HTML report, or the recording as a torch memory snapshot.
 
         Parameters
         ----------
         path
-            A file, or a folder that gets a file named after the report; relative to the current folder.
+            A file, or a folder that gets a file named after the report; relative to the current folder. A name that
+            ends in ``.pickle`` or ``.pkl``, also packed (``.pickle.gz``, ``.pickle.xz``), asks for the snapshot, which
+            torch's own viewer opens.
 
         Returns
         -------
@@ -166,9 +169,36 @@ class Report:
         Raises
         ------
         ExportError
-            It cannot be written there, or a file lies there that is not a report of ours.
+            It cannot be written there, or a file lies there that is not a report of ours; for a snapshot, when a file
+            lies there at all, or the recording has no events of torch's caching allocator.
         """
+        if is_snapshot_name(path):
+            return write_new_snapshot(self.to_trace(), path)
         return write_report(self.to_html(), path, default_name(self.analysis))
+
+    def to_trace(self) -> Trace:
+        """Return the recording; allocations without a stack carry their line as its only frame.
+
+        Raises
+        ------
+        ExportError
+            It has no events of torch's caching allocator.
+        """
+        from gpumem_magic.report.pickling import trace_of
+
+        return trace_of(self.analysis)
+
+    def to_snapshot(self) -> bytes:
+        """Return the recording as the pickle that ``torch.cuda.memory._dump_snapshot`` would have written.
+
+        Raises
+        ------
+        ExportError
+            It has no events of torch's caching allocator.
+        """
+        from gpumem_magic.trace.writer import pickled
+
+        return pickled(self.to_trace())
 
     def without_source(self) -> Report:
         """Return a copy to share: no source lines, no folders, no label, no error message."""

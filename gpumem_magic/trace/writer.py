@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gpumem_magic.trace.model import DeviceTrace, Segment, Trace
 
-__all__ = ["to_snapshot", "write_snapshot"]
+__all__ = ["pickled", "to_snapshot", "write_snapshot"]
 
 # The viewer at pytorch.org/memory_viz shows nothing for protocol 5.
 _PROTOCOL = 4
@@ -37,8 +37,7 @@ def write_snapshot(trace: Trace, path: str | os.PathLike[str]) -> None:
         When the file cannot be written.
     """
     path = Path(path)
-    with paused_collector():
-        data = pickle.dumps(to_snapshot(trace), protocol=_PROTOCOL)
+    data = pickled(trace)
     if path.suffix == ".gz":
         data = gzip.compress(data)
     elif path.suffix == ".xz":
@@ -47,6 +46,12 @@ def write_snapshot(trace: Trace, path: str | os.PathLike[str]) -> None:
         path.write_bytes(data)
     except OSError as error:
         raise ExportError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def pickled(trace: Trace) -> bytes:
+    """Return the pickle of `trace`, protocol 4."""
+    with paused_collector():
+        return pickle.dumps(to_snapshot(trace), protocol=_PROTOCOL)
 
 
 def to_snapshot(trace: Trace) -> dict[str, Any]:
