@@ -7,6 +7,7 @@ The rules are those of ``c10/cuda/CUDACachingAllocator.cpp`` (torch 2.6 to 2.12;
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from operator import length_hint
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -174,7 +175,9 @@ class Model(Cache):
         address, held = self.address, self._held
         collects, max_split = self._keeps_age, self.settings.max_split_size
         only_native = self._is_mixed and not self.settings.expandable_segments
-        for step, (code, number) in enumerate(self.program.steps()[first:stop], first):
+        asks_for_ties = not (self.has_ties or self._is_mixed or self.settings.expandable_segments)
+        steps = iter(self.program.steps()[first:stop])
+        for code, number in steps:
             if code == _ALLOC:
                 size = need[number]
                 home = group[number]
@@ -185,20 +188,22 @@ class Model(Cache):
                 found = None
                 if index < len(free):
                     key = free[index]
-                    at, have = key & MASK, key >> SHIFT
+                    at = key & MASK
+                    have = free_at[at]
                     if unmapped and at + have in unmapped:
                         index = self._cheapest_to_extend(free, index)
                         key = free[index]
                         at, have = key & MASK, key >> SHIFT
-                    if max_split is None or not self._is_unsuitable(size, have):
-                        if not self.has_ties and index + 1 < len(free) and free[index + 1] >> SHIFT == have:
-                            self._judge_tie(free, index)
+                    if max_split is None or have < max_split or not self._is_unsuitable(size, have):
+                        if asks_for_ties and index + 1 < len(free) and free[index + 1] >> SHIFT == have:
+                            asks_for_ties = not self._is_tie(free, index)
                         del free[index]
                         found = key
                 if collects:
                     self._searches += home in self._aged
                 if found is None:
-                    self.step = step
+                    # Counted here only: an index in every turn would cost 5 %.
+                    self.step = step = stop - 1 - length_hint(steps)
                     block = self._obtain(size, home)
                     if block is None:
                         goes_on = self._survives is not None and self._survives(number)
@@ -243,7 +248,7 @@ class Model(Cache):
                 if collects:
                     self._put_at[at] = self._searches
             else:
-                self.step = step
+                self.step = stop - 1 - length_hint(steps)
                 self._other(code, number)
         return True
 
@@ -332,16 +337,15 @@ class Model(Cache):
             return self._extend(size, group)
         return self._take_segment(segment, int(self.program.events[self.step]))
 
-    def _judge_tie(self, free: list[int], index: int) -> None:
-        """Note when the lowest address decides between blocks that are not alike, so that the driver's order matters.
+    def _is_tie(self, free: list[int], index: int) -> bool:
+        """Tell whether the lowest address decides between blocks that are not alike: the driver's order matters then.
 
         Whole segments of one size are alike; blocks inside one expandable segment have an order of their own.
         """
-        if self.settings.expandable_segments or self._is_mixed:
-            return
         homes = self._homes_of_tied(free, index)
         have = free[index] >> SHIFT
         self.has_ties = len(homes) > 1 and any(self._segments[home] != have for home in homes)
+        return self.has_ties
 
     def _release_all(self) -> None:
         """Give back every cached block that is a whole segment, and whole pages of expandable segments."""
