@@ -55,7 +55,8 @@ class Case:
     holder
         Regular expression for the path or words that must be named; empty when there is none to name.
     line
-        Regular expression for the source line that a leak's verdict must show; empty when any will do.
+        Regular expression for the source line that a leak's verdict must show, or for words that a report on running
+        out of memory must hold; empty when any will do.
     device
         ``"any"``, ``"cpu"`` or ``"cuda"``: where it can be shown.
     """

@@ -149,7 +149,10 @@ def _none(_case: Case, said: dict[str, Any]) -> tuple[str, str]:
 def _oom(case: Case, said: dict[str, Any]) -> tuple[str, str]:
     if said["oom"] is None:
         return said["sentence"], "no verdict on why memory ran out"
-    return said["sentence"], "" if re.search(case.holder, said["oom"]) else f"verdict {said['oom']}"
+    if not re.search(case.holder, said["oom"]):
+        return said["sentence"], f"verdict {said['oom']}"
+    named = not case.line or re.search(case.line, said["shown"])
+    return said["sentence"], "" if named else f"{case.line} is not named"
 
 
 def _who(case: Case, said: dict[str, Any]) -> tuple[str, str]:
