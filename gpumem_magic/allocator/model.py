@@ -7,8 +7,8 @@ The rules are those of ``c10/cuda/CUDACachingAllocator.cpp`` (torch 2.6 to 2.12;
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from operator import length_hint
 from dataclasses import dataclass
+from operator import length_hint
 from typing import TYPE_CHECKING
 
 import numpy as np
