@@ -18,6 +18,7 @@ import { SegmentsTab } from './segments/tab';
 import { Session } from './session';
 import { type DetailChannel, DetailLoader } from './ui/detail';
 import { h, replace } from './ui/dom';
+import { Exports } from './ui/exports';
 import { deviceTabs, HeaderView, missingList } from './ui/header';
 import { helpSheet } from './ui/help';
 import { Legend } from './ui/legend';
@@ -180,6 +181,7 @@ class Parts implements Page {
   readonly #tables: Tables;
   readonly #foot = h('footer', { class: 'foot' });
   readonly #detail: DetailLoader | null;
+  readonly #exports: Exports;
   readonly #standalone: boolean;
   readonly #unsubscribe: () => void;
   #sheet: HTMLElement | null = null;
@@ -196,11 +198,13 @@ class Parts implements Page {
     this.#whatIf = new WhatIfTab(session, options.ask ?? null);
     this.#tables = new Tables(session, colours, [new CellsTab(session), this.#segments, this.#whatIf]);
     this.picture = new PictureView(session, colours);
+    this.#exports = new Exports(session, options.ask ?? null, this.#standalone, text => this.#showFoot(text));
     this.#toolbar = new Toolbar(session, {
       perform: action => this.perform(action),
       savePng: () => savePng(this.picture, session),
       saveSvg: () => saveSvg(this.picture, session),
-      copyTable: () => void copyText(this.#tables.text, root)
+      copyTable: () => void copyText(this.#tables.text, root),
+      files: this.#exports.items
     });
     this.#detail =
       options.detail === undefined ? null : new DetailLoader(session, options.detail, text => this.#showFoot(text));
@@ -234,6 +238,7 @@ class Parts implements Page {
     this.#segments.dispose();
     this.#whatIf.dispose();
     this.#detail?.dispose();
+    this.#exports.dispose();
   }
 
   hasFocus(): boolean {

@@ -5,7 +5,7 @@ import { SvgPen } from '../draw/svg';
 import type { Session } from '../session';
 import type { PictureView } from './picture';
 
-function download(blob: Blob, name: string): void {
+export function download(blob: Blob, name: string): void {
   const url = URL.createObjectURL(blob);
   const link = document.createElement('a');
   link.href = url;

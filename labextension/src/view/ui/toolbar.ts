@@ -5,12 +5,15 @@ import type { Action } from '../input/keys';
 import { type ColorBy, usefulModes } from '../model/bands';
 import type { Session } from '../session';
 import { button, h, replace, toggle } from './dom';
+import type { SaveItem } from './exports';
 
 export interface ToolbarActions {
   perform(action: Action): void;
   savePng(): void;
   saveSvg(): void;
   copyTable(): void;
+  /** Further files that somebody can write. */
+  readonly files: readonly SaveItem[];
 }
 
 /** A pause this long in typing starts the search: each one looks at every allocation. */
@@ -169,7 +172,8 @@ export class Toolbar {
     items.append(
       item('Picture as PNG', () => this.#actions.savePng()),
       item('Picture as SVG', () => this.#actions.saveSvg()),
-      item('Copy the table', () => this.#actions.copyTable())
+      item('Copy the table', () => this.#actions.copyTable()),
+      ...this.#actions.files.map(({ label, act }) => item(label, act))
     );
     const menu = h('span', { class: 'menu' }, trigger, items);
     menu.addEventListener('focusout', event => {

@@ -1,0 +1,117 @@
+/** A copy of a standalone report to share: no source, no folders, no names of people's own making. */
+
+import type { ViewDocument } from '../decode';
+import type { Device, Group, Header } from '../document';
+
+const QUOTED = / `[^`]*`/g;
+
+const baseName = (path: string): string => path.split(/[\\/]/).at(-1) ?? path;
+const unquoted = (text: string): string => text.replace(QUOTED, '');
+
+function bareGroup(group: Group): Group {
+  return { ...group, source: null, file: group.file === null ? null : baseName(group.file) };
+}
+
+/** Only what is known to be harmless goes in: a field that is added later stays out until it is looked at. */
+function bareDevice(device: Device): Device {
+  const { key, name, kind, total, limit, events, startUs, endUs, headline, missing, peak, end, lanes, timeline } =
+    device;
+  return {
+    key,
+    name,
+    kind,
+    total,
+    limit,
+    events,
+    startUs,
+    endUs,
+    headline,
+    missing,
+    groups: device.groups.map(bareGroup),
+    peak,
+    end,
+    markers: device.markers.map(marker => ({
+      ...marker,
+      text: marker.kind === 'exception' ? (marker.text.split(':')[0] as string) : unquoted(marker.text)
+    })),
+    regions: device.regions.map((region, k) => ({ ...region, name: `region ${k + 1}` })),
+    lanes,
+    timeline
+  };
+}
+
+export function bareHeader(header: Header): Header {
+  const files = new Set(header.frames.map(([file]) => file));
+  const { cell } = header;
+  const numbered = cell?.executionCount == null ? 'cell' : `In [${cell.executionCount}]`;
+  return {
+    format: header.format,
+    version: header.version,
+    package: header.package,
+    title: cell === null ? baseName(header.title) : numbered,
+    sentence: unquoted(header.sentence),
+    createdUs: header.createdUs,
+    origin: header.origin,
+    outcome: header.outcome,
+    error: header.error === null ? null : (header.error.split(':')[0] as string),
+    cell: cell === null ? null : { ...cell, label: null },
+    notes: header.notes.map(note => ({ ...note, text: unquoted(note.text) })),
+    discloses: 'Contains no source, and file names without their folders.',
+    strings: header.strings.map((text, k) => (files.has(k) ? baseName(text) : text)),
+    frames: header.frames,
+    stacks: header.stacks,
+    devices: header.devices.map(bareDevice),
+    arrays: header.arrays,
+    cells: (header.cells ?? []).map(span => ({
+      ...span,
+      title: span.executionCount === null ? 'cell' : `In [${span.executionCount}]`,
+      sentence: unquoted(span.sentence)
+    }))
+  };
+}
+
+/** The container with another header; the arrays stay where they are. */
+export function withHeader(source: ViewDocument, header: Header): Uint8Array {
+  const text = new TextEncoder().encode(JSON.stringify(header));
+  const base = Math.ceil((4 + text.length) / 8) * 8;
+  const columns = Object.entries(header.arrays).map(([name, { dtype, offset }]) => {
+    const column = source.array(name, dtype);
+    return { offset, bytes: new Uint8Array(column.buffer, column.byteOffset, column.byteLength) };
+  });
+  const end = columns.reduce((most, { offset, bytes }) => Math.max(most, offset + bytes.length), 0);
+  const out = new Uint8Array(base + Math.ceil(end / 8) * 8);
+  new DataView(out.buffer).setUint32(0, text.length, true);
+  out.set(text, 4);
+  for (const { offset, bytes } of columns) out.set(bytes, base + offset);
+  return out;
+}
+
+async function packed(bytes: Uint8Array): Promise<string> {
+  const stream = new Response(bytes as Uint8Array<ArrayBuffer>).body?.pipeThrough(new CompressionStream('gzip'));
+  const data = new Uint8Array(await new Response(stream).arrayBuffer());
+  let text = '';
+  for (let i = 0; i < data.length; i += 0x8000) text += String.fromCharCode(...data.subarray(i, i + 0x8000));
+  return btoa(text);
+}
+
+/** The page around, with a bare document in it and nothing else that was written from the recording. */
+export async function barePage(source: ViewDocument): Promise<string> {
+  const header = bareHeader(source.header);
+  const page = document.documentElement.cloneNode(true) as HTMLElement;
+  const data = page.querySelector('#gpumem-document');
+  if (data === null) throw new Error('this page is not a standalone report');
+  data.textContent = await packed(withHeader(source, header));
+  const title = page.querySelector('title');
+  if (title !== null) title.textContent = `${header.title} · gpumem`;
+  const fallback = page.querySelector('#gpumem-fallback');
+  if (fallback !== null) {
+    const heading = document.createElement('h1');
+    heading.textContent = header.sentence;
+    fallback.replaceChildren(heading);
+    fallback.removeAttribute('hidden');
+  }
+  const disclosure = document.createElement('p');
+  disclosure.textContent = header.discloses;
+  page.querySelector('footer')?.replaceChildren(disclosure);
+  return `<!DOCTYPE html>\n<!-- gpumem-magic report -->\n${page.outerHTML}\n`;
+}
