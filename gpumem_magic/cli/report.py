@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpumem_magic._errors import BadUsageError
+from gpumem_magic._errors import BadUsageError, SnapshotError
 from gpumem_magic._format import format_bytes
 from gpumem_magic.cli.snapshot import printable
 
@@ -66,7 +66,11 @@ def _run_report(arguments: argparse.Namespace) -> int:
     source = Path(arguments.file)
     report = build(open_snapshot(arguments.file), title=source.name)
     if arguments.whatif:
-        report = report.explored()
+        try:
+            report = report.explored()
+        except SnapshotError as error:
+            # The report is worth having all the same.
+            print(f"what if: {error}")
     if arguments.no_source:
         report = report.without_source()
     target = report.save(arguments.output or f"{_stem(source)}.html")

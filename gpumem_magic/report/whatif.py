@@ -207,16 +207,20 @@ class Question:
         The limit, or None.
     wants_facts
         False when they are known already.
+    fraction
+        The recorded process's memory fraction in bytes, where it had one: it tells whose releases were whose.
     """
 
     trace: Trace
     confs: tuple[str, ...]
     cap: Cap | None
     wants_facts: bool = True
+    fraction: int | None = None
 
     def steps(self) -> Iterator[Row | Facts]:
         """Replay one setting after the other; the facts come last."""
-        lab = Lab(self.trace, self.trace.devices[0], limit=None if self.cap is None else self.cap.bytes)
+        limit = None if self.cap is None else self.cap.bytes
+        lab = Lab(self.trace, self.trace.devices[0], limit=limit, recorded_limit=self.fraction)
         recorded = from_torch(self.trace.settings)
         in_force = lab.predict(_acting(recorded, self.cap))
         yield row_of(lab, lab.conf, in_force, is_recorded=True)
@@ -284,14 +288,17 @@ def rows_of(
 
 
 def row_of(lab: Lab, conf: str, found: Prediction, *, is_recorded: bool = False) -> Row:
-    """Write down what was predicted for one setting."""
+    """Write down what was predicted for one setting; of the recorded one, what is known."""
     death = found.dies_at
     place = None if death is None else lab.place(death)
+    low, expected, high = found.low, found.expected, found.high
+    if is_recorded and found.verdict == "fits" and (lab.limit is None or lab.limit >= lab.reserved_peak):
+        low = expected = high = lab.reserved_peak
     return Row(
         conf=conf,
-        low=found.low,
-        expected=found.expected,
-        high=found.high,
+        low=low,
+        expected=expected,
+        high=high,
         verdict=found.verdict,  # type: ignore[arg-type]
         unanimous=found.unanimous,
         retries=found.retries,
@@ -424,7 +431,8 @@ def question_for(
     for conf in chosen:
         parse_settings(conf)
     trace = Trace((memory.device,), analysis.stacks, (), memory.settings)
-    return Question(trace, chosen, cap)
+    limited = device.limit is not None and device.total is not None and device.limit < device.total
+    return Question(trace, chosen, cap, fraction=device.limit if limited else None)
 
 
 def answer_of(

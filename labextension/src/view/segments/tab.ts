@@ -326,7 +326,7 @@ export class SegmentsTab implements ExtraTab {
         this.#lens,
         wasteful.length === 0 ? null : h('h4', {}, 'Who keeps free memory from going back'),
         wasteful.length === 0
-          ? h('p', {}, 'No free memory is pinned: nothing is lost to fragmentation at this moment.')
+          ? h('p', {}, 'No free memory is pinned: empty_cache() would give all of it back.')
           : this.#pinTable(wasteful, colours),
         wasteful.length === 0
           ? null

@@ -17,6 +17,8 @@ export const WHATIF_STYLE = `
 .whatif td.n.less { color: var(--gm-good); font-weight: 600; } .whatif td.n.more { color: var(--gm-danger); }
 .whatif tbody tr { cursor: default; }
 .whatif td.track { width: 40%; min-width: 120px; padding-block: 0; }
+.whatif .limited td.track { width: 20%; }
+.whatif .limited td.outcome { width: 34%; }
 .whatif .bars { position: relative; height: 16px; background: var(--gm-soft); border-radius: 2px; overflow: hidden; }
 .whatif .bars i { position: absolute; inset-block: 3px; inset-inline-start: 0; border-radius: 2px; background: var(--gm-muted); }
 .whatif .bars i.best { background: var(--gm-good); } .whatif .bars i.bad { background: repeating-linear-gradient(135deg, var(--gm-danger) 0 3px, transparent 3px 6px); }

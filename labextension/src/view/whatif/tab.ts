@@ -307,7 +307,7 @@ function table(rows: readonly WhatIfRow[], answer: WhatIf | null, device: Device
     h('th', { class: className, scope: 'col' }, text);
   return h(
     'table',
-    {},
+    { class: limited ? 'limited' : null },
     h('caption', { class: 'sr' }, 'Peak of reserved memory under other allocator settings'),
     h(
       'thead',
