@@ -38,12 +38,20 @@ class Cells:
         compiler = self._shell.compile
         if hasattr(compiler, "_filename_map") or not hasattr(compiler, "get_code_name"):
             return
-        number = int(self._shell.execution_count)
+        name = self.file_name(raw_cell)
+        if name is not None:
+            self._noted[name] = int(self._shell.execution_count)
+
+    def file_name(self, raw_cell: str) -> str | None:
+        """Return the file name under which a cell's text is compiled now, or None."""
+        get_code_name = getattr(self._shell.compile, "get_code_name", None)
+        if get_code_name is None:
+            return None
         try:
-            transformed = self._shell.transform_cell(raw_cell)
+            name: str = get_code_name(raw_cell, self._shell.transform_cell(raw_cell), int(self._shell.execution_count))
         except SyntaxError:
-            return  # it will not run
-        self._noted[compiler.get_code_name(raw_cell, transformed, number)] = number
+            return None  # it will not run
+        return name
 
     def numbers(self) -> Mapping[str, int]:
         """Return file name → execution count."""

@@ -11,6 +11,7 @@ from IPython.core.error import UsageError
 from gpumem_magic.magics.cells import running_number
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import CodeType
 
 __all__ = ["Body", "Compiled", "compile_body"]
@@ -40,9 +41,9 @@ class Body(NamedTuple):
     offset: int
 
     @classmethod
-    def of(cls, text: str, cell: str | None) -> Body:
-        """Find `text` at the end of `cell`, where other magics' lines stand above it."""
-        if cell is not None:
+    def of(cls, text: str, cells: Iterable[str]) -> Body:
+        """Find `text` at the end of the first of `cells` that has it there, where other magics' lines stand above."""
+        for cell in cells:
             above, found, rest = cell.rpartition(text.strip("\n"))
             if found and not rest.strip() and (not above or above.endswith("\n")):
                 return cls(text, cell, above.count("\n"))

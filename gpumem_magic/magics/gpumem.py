@@ -113,7 +113,7 @@ class GpumemMagics:
 
         As the first line of a cell, the cell runs exactly as it would without it, and a report follows as its last
         output: the peak and the line that made it, what stayed, and what there was before. The same report is
-        ``gpumem_magic.last``.
+        ``gpumem_magic.last``, also under %%capture, which captures what is shown.
 
         %gpumem STATEMENT measures one statement:
 
@@ -123,7 +123,7 @@ class GpumemMagics:
         if cell is None:
             return self._statement(line, local_ns)
         request = self.read(line)
-        return self.session.run_nested(request, Body.of(cell, self.session.running_source()))
+        return self.session.run_nested(request, Body.of(cell, self.session.running_sources()))
 
     def _statement(self, line: str, local_ns: dict[str, Any] | None) -> Any:
         __tracebackhide__ = True

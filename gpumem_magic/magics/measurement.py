@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumem_magic import _reports
 from gpumem_magic._format import format_bytes, format_count
+from gpumem_magic.magics.lines import MAGIC_CODE, CellLines
 from gpumem_magic.magics.live import live_line_for
 from gpumem_magic.magics.show import show_report
 from gpumem_magic.magics.warmup import warm_up_later
@@ -25,14 +26,11 @@ if TYPE_CHECKING:
     from gpumem_magic.holders.scratch import Scratch
     from gpumem_magic.magics.arguments import Request
     from gpumem_magic.magics.code import Compiled
-    from gpumem_magic.recording.model import Marks, Recording
+    from gpumem_magic.recording.model import Recording
     from gpumem_magic.recording.recorder import LineMarks
     from gpumem_magic.report import Report
 
-__all__ = ["MAGIC_CODE", "Measurement"]
-
-# File names that IPython's own magics give to the code of their body, whose lines they count from its beginning.
-MAGIC_CODE = frozenset({"<timed exec>", "<timed eval>", "<magic-timeit>"})
+__all__ = ["Measurement"]
 
 # After an out-of-memory error somebody waits to read why.
 _SCAN_SECONDS = 1.0
@@ -65,8 +63,8 @@ class Measurement:
         As given.
     broken_promise
         What leaked although the magic's line said that nothing would, in one line; None otherwise.
-    lines_above
-        Lines of the cell above the body that another magic compiles by itself; 0 without such a magic.
+    lines
+        Which lines of the cell other magics compile by themselves.
     """
 
     def __init__(
@@ -78,7 +76,7 @@ class Measurement:
     ) -> None:
         self.hooks = ExitStack()
         self.again: Compiled | None = None
-        self.lines_above = 0
+        self.lines = CellLines()
         self.broken_promise: str | None = None
         self._shell = shell
         self._scratch: Scratch | None = None
@@ -125,9 +123,7 @@ class Measurement:
             recording = self._recorder.stop(cell, *classify(error))
             if self._live is not None:
                 self._live.clear()
-        if recording.marks is not None and cell.filenames and self.lines_above:
-            recording = replace(recording, marks=_lowered(recording.marks, cell.filenames[0], self.lines_above))
-        self._recording = recording
+        self._recording = self._with_cell_lines(recording)
 
     def abandon(self) -> None:
         """Stop without a report."""
@@ -212,6 +208,16 @@ class Measurement:
             print(f"gpumem: looking for holders failed ({one_line(error)}); the report leaves them out")  # noqa: T201
             return None
 
+    def _with_cell_lines(self, recording: Recording) -> Recording:
+        if not self.lines or not recording.cell.filenames:
+            return recording
+        file, marks, trace = recording.cell.filenames[0], recording.marks, recording.trace
+        if marks is not None:
+            marks = self.lines.marks(file, marks)
+        if trace is not None:
+            trace = replace(trace, stacks=self.lines.stacks(file, trace.stacks))
+        return replace(recording, marks=marks, trace=trace)
+
     def _with_runs(self, recording: Recording) -> Recording:
         if self._runs < 2:
             return recording
@@ -248,22 +254,6 @@ def _saw_memory(recording: Recording) -> bool:
     if recording.source in {SourceKind.COUNTERS, SourceKind.CUDA} and recording.after:
         return True
     return recording.trace is not None and bool(recording.trace.devices)
-
-
-def _lowered(marks: Marks, filename: str, lines: int) -> Marks:
-    """Give the lines of a body that another magic compiled the cell's file name and line numbers."""
-    places = tuple(
-        tuple(
-            (filename, line + lines, "<module>") if name in MAGIC_CODE else (name, line, function)
-            for name, line, function in place
-        )
-        for place in marks.places
-    )
-    last_lines = tuple(
-        tuple(last + lines if name in MAGIC_CODE else last for (name, _, _), last in zip(place, lasts, strict=True))
-        for place, lasts in zip(marks.places, marks.last_lines, strict=False)
-    )
-    return replace(marks, places=places, last_lines=last_lines)
 
 
 def _remove(transformers: list[Any], transformer: Any) -> None:

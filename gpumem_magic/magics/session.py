@@ -17,7 +17,7 @@ from IPython.core.inputtransformer2 import classic_prompt, ipython_prompt, leadi
 from gpumem_magic._errors import LeakError
 from gpumem_magic.magics.arguments import find_magic_line
 from gpumem_magic.magics.cells import Cells, running_number
-from gpumem_magic.magics.code import compile_body
+from gpumem_magic.magics.code import Body, compile_body
 from gpumem_magic.magics.fail import fail_cell
 from gpumem_magic.magics.timeit_runs import counted_timeit
 from gpumem_magic.trace.collector import paused_collector
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from gpumem_magic.magics.arguments import Request
     from gpumem_magic.magics.auto import Keeper
-    from gpumem_magic.magics.code import Body
     from gpumem_magic.magics.measurement import Measurement
     from gpumem_magic.recording.model import Cell
 
@@ -92,7 +91,8 @@ class Session:
         self._cells.note(info.raw_cell or "")
         self._frames = [*outer, _Frame(info)]
         if outer:
-            return  # another magic runs a part of its cell as a cell
+            self._note_body(info.raw_cell or "", outer)
+            return
         lines = _cleaned((info.raw_cell or "").splitlines(keepends=True))
         found = find_magic_line(lines)
         request = self._keeper.request_for(info) if found is None else self._request(found.arguments)
@@ -104,10 +104,21 @@ class Session:
         rest = lines[above:]
         following = _first_line(rest)
         if following is not None and rest[following].startswith("%%"):
-            measurement.lines_above = above + following + 1
+            measurement.lines.above = above + following + 1
             if rest[following].startswith("%%timeit"):
                 measurement.hooks.enter_context(counted_timeit(measurement.count))
         measurement.begin()
+
+    def _note_body(self, text: str, outer: list[_Frame]) -> None:
+        """Note that another magic runs the end of its cell as a cell of its own."""
+        measuring = [measurement for measurement in _measurements(outer) if measurement.is_running]
+        if not measuring or not text.strip():
+            return
+        body = Body.of(text, self.running_sources())
+        name = self._cells.file_name(text) if body.shown is not text else None
+        if name is not None:
+            for measurement in measuring:
+                measurement.lines.bodies[name] = body.offset
 
     def after_cell(self, result: Any) -> None:
         """End what the cell measured, and show it."""
@@ -195,10 +206,9 @@ class Session:
                 if measurement.broken_promise is not None:
                     raise LeakError(measurement.broken_promise)
 
-    def running_source(self) -> str | None:
-        """Return the innermost running cell as the user typed it, or None."""
-        running = self._running()
-        return running[-1].info.raw_cell if running else None
+    def running_sources(self) -> list[str]:
+        """Return the running cells as they were typed, the user's first, then those that magics run within it."""
+        return [frame.info.raw_cell or "" for frame in self._running()]
 
     def _run_first(self, measurement: Measurement, body: Body, local_ns: dict[str, Any] | None) -> Any:
         __tracebackhide__ = True

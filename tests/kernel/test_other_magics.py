@@ -59,6 +59,31 @@ def test_capture_inside_leaves_the_report(kernel):
     assert "8.00 KiB" in cell.report
     assert kernel.run("print(kept.stdout)").text() == "inside\n\n"
 
+    assert kernel.run("import gpumem_magic\ngpumem_magic.last.sentence").result.startswith("'Peak 8.00 KiB at line 4 ")
+
+
+def test_a_captured_report_is_the_last_one_all_the_same(kernel):
+    assert kernel.run("%%capture\n%%gpumem\nprint('inside')\nc = torch.ones(4096)").kinds == []
+    assert kernel.run("gpumem_magic.last.sentence").result.startswith("'Peak 16.0 KiB at line 4 `c = torch.ones")
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("%%gpumem\n\n%%capture\nx = 1\nc = torch.ones(2048)", "line 5 `c = torch.ones(2048)`"),
+        ("%%time\n%%gpumem\n%%capture\nc = torch.ones(2048)", "line 4 `c = torch.ones(2048)`"),
+        ("%%gpumem\n%%time\n%%capture\nc = torch.ones(2048)", "line 4 `c = torch.ones(2048)`"),
+        ("%%gpumem\nx = 1\n%time c = torch.ones(2048)", "line 3 `%time c = torch.ones(2048)`"),
+        ("%%gpumem\n%%time\nx = 1\n%time c = torch.ones(2048)", "line 4 `%time c = torch.ones(2048)`"),
+        ("%%gpumem\nx = 1\n%timeit -n1 -r1 c = torch.ones(2048)", "line 3 `%timeit -n1 -r1 c = torch.ones(2048)`"),
+        ("%%gpumem\n%%prun -q\nc = torch.ones(2048)", "line 2 `%%prun -q`"),
+        ("%%gpumem\nget_ipython().run_cell('c = torch.ones(2048)');", "line 2 `get_ipython().run_cell("),
+    ],
+)
+def test_lines_below_other_magics_are_the_cells(kernel, source, line):
+    cell = kernel.run(source)
+    assert cell.report.startswith("gpumem: Peak 8.00 KiB at " + line)
+
 
 def test_await_below_another_magic_says_where_it_works(kernel):
     cell = kernel.run("%%time\n%%gpumem\nimport asyncio\nawait asyncio.sleep(0)")

@@ -102,11 +102,15 @@ class _Region:
 
 
 class _Unit:
-    """One syntax tree; its file and function name are known once its code runs."""
+    """One syntax tree; its file and function name are known once its code runs.
 
-    __slots__ = ("file", "name")
+    `caller` is the number of the mark under which it was compiled: a magic's line, whose body it is.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("caller", "file", "name")
+
+    def __init__(self, caller: int = NOWHERE) -> None:
+        self.caller = caller
         self.file = ""
         self.name = "<module>"
 
@@ -134,11 +138,14 @@ class _Table:
         return len(self.statements) - 1
 
     def path(self, number: int) -> list[Spot]:
-        """Return the place of a mark as a stack of one line."""
+        """Return the place of a mark as a stack, outermost first: its line, below those of the magics around it."""
+        lines: list[Spot] = []
         found = self.statements[number]
-        if found is None:
-            return []
-        return [Spot(number, NOWHERE, (found.unit.file, found.unit.name), (found.first, found.last))]
+        while found is not None:
+            lines.append(Spot(number, NOWHERE, (found.unit.file, found.unit.name), (found.first, found.last)))
+            number = found.unit.caller
+            found = self.statements[number]
+        return lines[::-1]
 
 
 def _is_light(loop: ast.For | ast.While) -> bool:
@@ -207,7 +214,7 @@ class _Marker:
 
     def __init__(self, session: AstMarks) -> None:
         self._session = session
-        self._unit = _Unit()
+        self._unit = _Unit(session.newest())
 
     def module(self, module: ast.Module) -> ast.Module:
         first = _first_line(module.body[0])
@@ -329,6 +336,11 @@ class AstMarks:
         """Enter a statement; its first mark asks for the file name."""
         self._numbers.append(_ASK)
         return self._table.add(statement)
+
+    def newest(self) -> int:
+        """Return the number of this thread's newest mark."""
+        log = self._logs.get(get_ident())
+        return NOWHERE if log is None else log.newest
 
     def fail(self, error: Exception) -> None:
         """Give up marking; the cell goes on."""

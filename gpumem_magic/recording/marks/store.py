@@ -120,6 +120,13 @@ class ThreadLog:
         self._old_times = array("q")
         self._old_spots = array("i")
 
+    @property
+    def newest(self) -> int:
+        """Number that was marked last; `NOWHERE` before the first."""
+        if self.count:
+            return self.spots[self.count - 1]
+        return self._old_spots[-1] if self._old_spots else NOWHERE
+
     def flush(self, limit: int) -> None:
         """Move the block to the older marks, of which the newest `limit` are kept."""
         self._old_times += self.times[: self.count]

@@ -225,3 +225,23 @@ def test_a_tree_that_cannot_be_marked_runs_as_it_is(notebook: Notebook, monkeypa
     assert marks.notes[0].text == (
         "line marks ended early (RuntimeError: unknown statement); the cell itself is not affected"
     )
+
+
+def test_code_that_a_magic_compiles_meanwhile_stands_below_its_line() -> None:
+    marks = ast_marks()
+    places: list[None] = []
+    names: dict[str, Any] = {}
+
+    def run(source: str, name: str) -> None:
+        tree = ast.fix_missing_locations(marks.transformer.visit(ast.parse(source)))
+        exec(compile(tree, name, "exec"), names)  # noqa: S102
+
+    names["magic"] = lambda: run("a = 1\nhere()\n", "<timed exec>")
+    names["here"] = lambda: places.append(None)
+    run("x = 1\nmagic()\nhere()\n", "<cell>")
+    columns = marks.stop()
+    assert columns is not None
+    inner, outer = ("<timed exec>", 2, "<module>"), ("<cell>", 2, "<module>")
+    assert (inner, outer) in columns.places
+    assert (("<cell>", 3, "<module>"),) in columns.places
+    assert len(places) == 2
