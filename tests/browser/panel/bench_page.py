@@ -1,18 +1,21 @@
 """What the panel costs the page. Run by hand: ``pytest tests/browser/panel/bench_page.py -s``; it asserts nothing.
 
-Main thread: share of a core that the page's tasks take at one reading a second of eight unfolded devices, with the
-panel shown and hidden in turn. Heap and nodes: before and after 3,600 readings that are sent through the panel's own
-socket as fast as the page takes them, after a garbage collection each.
+Main thread: share of a core that the page's tasks take at one reading a second, with the panel shown and hidden in
+turn; eight unfolded devices whose every number and process changes with each reading. Heap and nodes: before and after
+3,600 readings that are sent through the panel's own socket as fast as the page takes them, after a garbage collection
+each.
 """
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 GIB = 2**30
+DURATIONS = ("Task", "Script", "RecalcStyle", "Layout")
 SECONDS = 15
 ROUNDS = 3
 TICKS = 3600
@@ -42,11 +45,13 @@ def metrics(session: Any) -> dict[str, float]:
     return {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
 
 
-def share(session: Any, page: Any) -> float:
+def share(session: Any, page: Any) -> str:
     before = metrics(session)
     page.wait_for_timeout(SECONDS * 1000)
     after = metrics(session)
-    return (after["TaskDuration"] - before["TaskDuration"]) / (after["Timestamp"] - before["Timestamp"])
+    seconds = after["Timestamp"] - before["Timestamp"]
+    total, *parts = ((after[f"{name}Duration"] - before[f"{name}Duration"]) / seconds for name in DURATIONS)
+    return f"{total:.2%} ({', '.join(f'{part:.2%}' for part in parts)})"
 
 
 def settled(session: Any) -> tuple[float, float]:
@@ -61,7 +66,23 @@ def test_cost_of_the_page(panel_server: Callable[..., Any], page: Any) -> None:
     )
     server.show(*(server.device() for _ in range(8)))
     kernel = server.start_kernel("train.ipynb")
-    server.show(*(server.device(used=31 * GIB, processes=[{"pid": kernel["pid"], "used": 30 * GIB}]) for _ in range(8)))
+    ends = threading.Event()
+
+    def train() -> None:
+        moment = 0
+        while not ends.wait(0.5):
+            moment += 1
+            held = (20 + moment % 10) * GIB
+            one = server.device(
+                used=held + GIB,
+                utilization=moment % 100,
+                power_mw=300_000 + moment % 90 * 1000,
+                processes=[{"pid": kernel["pid"], "used": held}, {"pid": 1, "used": GIB // 2}],
+            )
+            server.show(*[one] * 8)
+
+    thread = threading.Thread(target=train, daemon=True)
+    thread.start()
     page.add_init_script(KEEP_SOCKETS)
     server.open(page)
     page.wait_for_function("() => document.querySelectorAll('.gpumem-device [aria-expanded=true]').length === 8")
@@ -74,13 +95,15 @@ def test_cost_of_the_page(panel_server: Callable[..., Any], page: Any) -> None:
         page.evaluate("async () => { await window.jupyterapp.commands.execute('gpumem-magic:open'); }")
         page.wait_for_timeout(3000)
         shown.append(share(session, page))
+    ends.set()
+    thread.join()
     heap, nodes = settled(session)
     page.evaluate(REPLAY, TICKS)
     full_heap, full_nodes = settled(session)
     page.evaluate(REPLAY, TICKS)
     last_heap, last_nodes = settled(session)
     print()
-    print("main thread, panel shown: ", ", ".join(f"{one:.2%}" for one in shown))
-    print("main thread, panel hidden:", ", ".join(f"{one:.2%}" for one in hidden))
+    print("main thread (script, style, layout), panel shown: ", ", ".join(shown))
+    print("main thread (script, style, layout), panel hidden:", ", ".join(hidden))
     print(f"heap: {heap:.1f} MiB; after {TICKS} readings {full_heap:.1f}; after as many again {last_heap:.1f}")
     print(f"DOM nodes: {nodes:.0f}, {full_nodes:.0f}, {last_nodes:.0f}")

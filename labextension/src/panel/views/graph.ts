@@ -85,7 +85,7 @@ export class GraphView {
   update(data: GraphData, force: boolean): void {
     const columnUs = data.spanUs / WIDTH;
     // A graph of an hour has columns of 15 s: redrawing it each second would show nothing new.
-    if (!force && this._data?.spanUs === data.spanUs && data.nowUs - this._drawnUs < columnUs / 4) {
+    if (!force && this._data?.spanUs === data.spanUs && data.nowUs - this._drawnUs < 0.8 * columnUs) {
       this._data = data;
       return;
     }

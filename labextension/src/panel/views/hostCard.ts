@@ -44,7 +44,9 @@ export class HostCard {
     }
     this._numbers(state);
     this._owners.update(asProcesses(state), restOf(this._barOf(state)));
-    this.redraw();
+    if (this.card.expanded) {
+      this._draw(state, false);
+    }
   }
 
   tick(): void {
