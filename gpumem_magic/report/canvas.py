@@ -11,18 +11,14 @@ import io
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from matplotlib.backends.backend_agg import RendererAgg
-from matplotlib.colors import to_rgb
-from matplotlib.font_manager import FontProperties
-from matplotlib.path import Path
-from matplotlib.transforms import Affine2D
 from PIL import Image
 
 from gpumem_magic.report.fonts import families_for
 from gpumem_magic.report.glyphs import POINTS, SCALE, advance, is_plain, line_mask
+from gpumem_magic.report.surface import CLOSE, LINE, MOVE, Surface, rgb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -50,11 +46,9 @@ class Canvas:
 
     def __init__(self, width: int, height: int, background: str, texts: Iterable[str] = ()) -> None:
         self.width, self.height = width, height
-        renderer: Callable[..., Any] = RendererAgg
-        self._renderer = renderer(width * SCALE, height * SCALE, 96 * SCALE)
-        self._to_pixels = Affine2D().scale(SCALE, -SCALE).translate(0, height * SCALE)
-        self._families = list(families_for(texts))
-        self._fonts: dict[tuple[float, Weight], FontProperties] = {}
+        self._surface = Surface(width, height)
+        self._families = list(families_for(text for text in texts if not is_plain(text, "normal")))
+        self._fonts: dict[tuple[float, Weight], Any] = {}
         self._widths: dict[tuple[str, float, Weight], float] = {}
         self._colors: list[str] = []
         self.rectangle(0, 0, width, height, background)
@@ -65,9 +59,11 @@ class Canvas:
         other._families = self._families
         return other
 
-    def _font(self, size: float, weight: Weight) -> FontProperties:
+    def _font(self, size: float, weight: Weight) -> Any:
         font = self._fonts.get((size, weight))
         if font is None:
+            from matplotlib.font_manager import FontProperties
+
             font = FontProperties(family=self._families, size=size * POINTS, weight=weight)
             self._fonts[size, weight] = font
         return font
@@ -84,20 +80,14 @@ class Canvas:
         """Fill several polygons of one colour at once."""
         if not parts:
             return
-        context = self._renderer.new_gc()
         self._colors.append(fill)
-        context.set_linewidth(0.0)
-        context.set_alpha(alpha)
-        context.set_antialiased(True)
         vertices, codes = [], []
         for points in parts:
             vertices += [points, points[:1]]
-            part = np.full(len(points) + 1, Path.LINETO, Path.code_type)
-            part[0], part[-1] = Path.MOVETO, Path.CLOSEPOLY
+            part = np.full(len(points) + 1, LINE, np.uint8)
+            part[0], part[-1] = MOVE, CLOSE
             codes.append(part)
-        path = Path(np.concatenate(vertices), np.concatenate(codes))
-        self._renderer.draw_path(context, path, self._to_pixels, (*to_rgb(fill), alpha))
-        context.restore()
+        self._surface.fill(np.concatenate(vertices), np.concatenate(codes), fill, alpha)
 
     def line(
         self,
@@ -109,16 +99,10 @@ class Canvas:
         alpha: float = 1.0,
     ) -> None:
         """Draw a line through points; NaN parts it."""
-        context = self._renderer.new_gc()
         self._colors.append(color)
-        context.set_foreground(color)
-        context.set_linewidth(width * POINTS)
-        context.set_alpha(alpha)
-        context.set_antialiased(True)
-        if dashes is not None:
-            context.set_dashes(0, [dash * POINTS for dash in dashes])
-        self._renderer.draw_path(context, Path(np.asarray(points, float)), self._to_pixels)
-        context.restore()
+        points = np.asarray(points, float)
+        scaled = None if dashes is None else [dash * POINTS for dash in dashes]
+        self._surface.stroke(points, color, width=width * POINTS, alpha=alpha, dashes=scaled)
 
     def measure(self, text: str, size: float = 11, weight: Weight = "normal") -> float:
         """Return a text's width in CSS pixels."""
@@ -129,7 +113,7 @@ class Canvas:
                 width = sum(advance(character, size, weight) for character in text)
             else:
                 font = self._font(size, weight)
-                pixels, _, _ = self._renderer.get_text_width_height_descent(text, font, ismath=False)
+                pixels, _, _ = self._surface.writer.get_text_width_height_descent(text, font, ismath=False)
                 width = float(pixels) / SCALE
             self._widths[key] = width
         return width
@@ -152,27 +136,25 @@ class Canvas:
             shift = self.measure(text, size, weight)
             x -= shift if anchor == "right" else shift / 2
         self._colors.append(color)
-        context = self._renderer.new_gc()
         if is_plain(text, weight):
-            self._stamp(context, x, y, line_mask(text, size, weight), color)
-        else:
-            context.set_foreground(color)
-            context.set_antialiased(True)
-            self._renderer.draw_text(context, x * SCALE, y * SCALE, text, self._font(size, weight), 0)
+            self._stamp(x, y, line_mask(text, size, weight), color)
+            return
+        writer = self._surface.writer
+        context = writer.new_gc()
+        context.set_foreground(color)
+        context.set_antialiased(True)
+        writer.draw_text(context, x * SCALE, y * SCALE, text, self._font(size, weight), 0)
         context.restore()
 
-    def _stamp(self, context: Any, x: float, y: float, line: tuple[Mask, int, int], color: str) -> None:
+    def _stamp(self, x: float, y: float, line: tuple[Mask, int, int], color: str) -> None:
         """Paint a line of text, given as coverage, with its beginning and baseline at `x`, `y`."""
         mask, left, below = line
         if not mask.size:
             return
         image = np.empty((*mask.shape, 4), np.uint8)
-        image[:] = [round(255 * part) for part in to_rgb(color)] + [0]
-        # The renderer counts rows from the bottom.
+        image[:] = [round(255 * part) for part in rgb(color)] + [0]
         image[:, :, 3] = mask[::-1]
-        self._renderer.draw_image(
-            context, round(x * SCALE) - left, self.height * SCALE - round(y * SCALE) - below, image
-        )
+        self._surface.stamp(image, round(x * SCALE) - left, self.height * SCALE - round(y * SCALE) - below)
 
     def clip(self, text: str, room: float, size: float = 11, weight: Weight = "normal") -> str:
         """Shorten a text to a width, with an ellipsis."""
@@ -209,7 +191,7 @@ class Canvas:
 
     def png(self) -> bytes:
         """Return the picture as PNG, with a palette of 256 colours: a third of the bytes of a true-colour one."""
-        pixels = np.asarray(self._renderer.buffer_rgba())
+        pixels = self._surface.pixels()
         size = (pixels.shape[1], pixels.shape[0])
         image = Image.frombuffer("RGBX", size, np.ascontiguousarray(pixels), "raw", "RGBX", 0, 1).convert("RGB")
         out = io.BytesIO()
@@ -223,7 +205,7 @@ class Canvas:
 
         Counting the colours of every pixel instead takes ten times as long.
         """
-        drawn = np.array([to_rgb(color) for color in dict.fromkeys(self._colors)]) * 255
+        drawn = np.array([rgb(color) for color in dict.fromkeys(self._colors)]) * 255
         shares = np.array([1.0, 0.75, 0.5, 0.25])[:, None, None]
         edges = (shares * drawn + (1 - shares) * drawn[0]).reshape(-1, 3)
         known = np.unique(np.rint(edges).astype(np.uint8)[:_MOST_KNOWN], axis=0)

@@ -13,14 +13,15 @@ import unicodedata
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from matplotlib import font_manager, ft2font
+from matplotlib import ft2font
+
+from gpumem_magic.report.glyphs import BASE, base_font, is_plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 __all__ = ["BASE", "can_shape", "drawable", "families_for"]
 
-BASE = "DejaVu Sans"
 # Opening a font file takes 1 to 20 ms; fonts with these words come first, as they cover most.
 _LIKELY = ("cjk", "noto", "unicode", "hei", "gothic", "pingfang", "yahei", "mincho", "malgun", "droid", "arial")
 _MOST_OPENED = 80
@@ -44,6 +45,8 @@ def _needs_shaping(text: str) -> bool:
 
 
 def _holds(path: str, characters: frozenset[str]) -> frozenset[str]:
+    from matplotlib import font_manager
+
     try:
         font = font_manager.get_font(path)
     except (OSError, RuntimeError):
@@ -53,6 +56,8 @@ def _holds(path: str, characters: frozenset[str]) -> frozenset[str]:
 
 def _candidates() -> Iterator[tuple[str, str]]:
     """Yield (family, path) of the machine's regular fonts, likely ones first."""
+    from matplotlib import font_manager
+
     entries = {
         entry.name: entry.fname
         for entry in font_manager.fontManager.ttflist
@@ -61,11 +66,6 @@ def _candidates() -> Iterator[tuple[str, str]]:
     order = sorted(entries, key=lambda name: (not any(word in name.lower() for word in _LIKELY), name))
     for name in order:
         yield name, str(entries[name])
-
-
-@lru_cache(maxsize=1)
-def _base() -> str:
-    return str(font_manager.findfont(font_manager.FontProperties(family=BASE), fallback_to_default=True))
 
 
 @lru_cache(maxsize=256)
@@ -89,7 +89,7 @@ def _family_of(character: str) -> str | None:
 def families_for(texts: Iterable[str]) -> tuple[str, ...]:
     """Return the font families that together hold the given texts, the base font first."""
     characters = frozenset("".join(texts)) - frozenset("\n")
-    missing = {c for c in characters - _holds(_base(), characters) if not c.isspace()}
+    missing = {c for c in characters - _holds(base_font("normal"), characters) if not c.isspace()}
     families = [BASE]
     while missing:
         character = min(missing)
@@ -110,10 +110,16 @@ def drawable(text: str) -> str | None:
     Single characters that no font holds (emoji) become a box; a text that is mostly such, or that needs shaping which
     this matplotlib lacks, is not drawn.
     """
+    if is_plain(text, "normal"):
+        return text
     clean = "".join(" " if unicodedata.category(c) in {"Cc", "Cf", "Zl", "Zp"} else c for c in text)
     if not can_shape() and _needs_shaping(clean):
         return None
-    unknown = {c for c in set(clean) - _holds(_base(), frozenset(clean)) if not c.isspace() and _family_of(c) is None}
+    unknown = {
+        c
+        for c in set(clean) - _holds(base_font("normal"), frozenset(clean))
+        if not c.isspace() and _family_of(c) is None
+    }
     if not unknown:
         return clean
     if sum(c in unknown for c in clean) > _MOST_MISSING * len(clean):

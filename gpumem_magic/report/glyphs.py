@@ -8,17 +8,19 @@ whole picture then takes half as long, and more so from the second report on.
 from __future__ import annotations
 
 import unicodedata
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+import matplotlib as mpl
 import numpy as np
-from matplotlib import font_manager, ft2font
-from matplotlib.font_manager import FontProperties
+from matplotlib import ft2font
 from numpy.typing import NDArray
 
-from gpumem_magic.report.fonts import BASE
+__all__ = ["BASE", "DPI", "POINTS", "SCALE", "Mask", "Weight", "advance", "base_font", "is_plain", "line_mask"]
 
-__all__ = ["POINTS", "SCALE", "Mask", "Weight", "advance", "is_plain", "line_mask"]
+# Comes with matplotlib.
+BASE = "DejaVu Sans"
 
 Weight: TypeAlias = Literal["normal", "bold"]
 Mask: TypeAlias = NDArray[np.uint8]
@@ -27,7 +29,7 @@ Mask: TypeAlias = NDArray[np.uint8]
 SCALE = 2
 # A CSS pixel is 1/96 inch, a point 1/72.
 POINTS = 72 / 96
-_DPI = 96 * SCALE
+DPI = 96 * SCALE
 # Latin with its accents, Greek and Cyrillic, punctuation, arrows, shapes: one letter, one glyph, left to right.
 _PLAIN = ((0x20, 0x7F), (0xA0, 0x300), (0x370, 0x483), (0x48A, 0x530), (0x2010, 0x2028), (0x2030, 0x2C00))
 _UNDRAWN = {"Cc", "Cf", "Cn", "Co", "Cs", "Mc", "Me", "Mn", "Zl", "Zp"}
@@ -41,10 +43,23 @@ class _Glyph(NamedTuple):
     below: int
 
 
+@cache
+def base_font(weight: Weight) -> str:
+    """Return the path of the base font."""
+    # Asking the font manager would read its list of all fonts of the machine.
+    name = "DejaVuSans-Bold.ttf" if weight == "bold" else "DejaVuSans.ttf"
+    path = Path(mpl.get_data_path(), "fonts", "ttf", name)
+    if path.is_file():
+        return str(path)
+    from matplotlib import font_manager
+
+    return str(font_manager.findfont(font_manager.FontProperties(family=BASE, weight=weight)))
+
+
 @lru_cache(maxsize=2)
 def _font(weight: Weight) -> Any:
     # Our own object: matplotlib's are shared and keep the last size and transform.
-    return ft2font.FT2Font(font_manager.findfont(FontProperties(family=BASE, weight=weight)))
+    return ft2font.FT2Font(base_font(weight))
 
 
 @lru_cache(maxsize=4096)
@@ -74,7 +89,7 @@ def advance(character: str, size: float, weight: Weight) -> float:
         ``"normal"`` or ``"bold"``.
     """
     font = _font(weight)
-    font.set_size(size * POINTS, _DPI)
+    font.set_size(size * POINTS, DPI)
     # 16.16 fixed point, in pixels of the picture.
     return float(font.load_char(ord(character)).linearHoriAdvance) / 65536 / SCALE
 
@@ -82,7 +97,7 @@ def advance(character: str, size: float, weight: Weight) -> float:
 def _drawn(character: str, size: float, weight: Weight) -> tuple[Mask, float, float]:
     """Return a letter's mask, its left edge and its depth under the baseline, as the font says them."""
     font = _font(weight)
-    font.set_size(size * POINTS, _DPI)
+    font.set_size(size * POINTS, DPI)
     font.set_text(character, 0.0)
     font.draw_glyphs_to_bitmap(antialiased=True)
     return np.array(font.get_image(), np.uint8), font.get_bitmap_offset()[0] / 64, font.get_descent() / 64

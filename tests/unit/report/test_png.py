@@ -12,7 +12,7 @@ from PIL import Image
 from story import START, Story  # type: ignore[import-not-found]
 
 from gpumem_magic.analysis.devices import analyse_device
-from gpumem_magic.report import fonts
+from gpumem_magic.report import fonts, surface
 from gpumem_magic.report.canvas import Canvas
 from gpumem_magic.report.png import _readable, report_png
 from gpumem_magic.report.scene import device_scene
@@ -150,3 +150,42 @@ def test_shaping_is_left_to_matplotlib_where_it_can():
     if not fonts.can_shape():
         pytest.skip("matplotlib before 3.11 does not shape text")
     assert fonts.drawable("loss(هدف)") == "loss(هدف)"
+
+
+def test_where_matplotlib_wants_objects_of_its_own_it_gets_them(monkeypatch):
+    expected = pixels(report_png(make_documents.complete()))
+
+    class Refused(surface._Pen):
+        def get_dashes(self):
+            raise TypeError("not a graphics context")
+
+    monkeypatch.setattr(surface, "_Pen", Refused)
+    surface._parts.cache_clear()
+    try:
+        assert surface._parts()[1] is not Refused
+        image = pixels(report_png(make_documents.complete()))
+    finally:
+        surface._parts.cache_clear()
+    assert image.shape == expected.shape
+    assert np.abs(image - expected).mean() < 0.5
+
+
+def test_letters_side_by_side_look_as_when_laid_out():
+    text = "Peak 2.79 GiB at line 4 `out = model(x)`, Größe, Привет"
+    pictures = []
+    for plain in (True, False):
+        canvas = Canvas(600, 40, "#ffffff")
+        if plain:
+            canvas.text(10, 25, text, size=13)
+        else:
+            writer = canvas._surface.writer
+            context = writer.new_gc()
+            context.set_foreground("#000000")
+            writer.draw_text(context, 20, 50, text, canvas._font(13, "normal"), 0)
+        pictures.append(pixels(canvas.png()).min(axis=2))
+    ink = [255 - picture for picture in pictures]
+    assert ink[0].sum() == pytest.approx(ink[1].sum(), rel=0.1)
+    for axis in (0, 1):
+        # Ink lies in the same rows, and to within a pixel or two in the same columns.
+        centre = [(one.sum(axis=axis) * np.arange(one.shape[1 - axis])).sum() / one.sum() for one in ink]
+        assert centre[0] == pytest.approx(centre[1], abs=3 if axis == 0 else 0.6)
