@@ -203,3 +203,14 @@ def test_live_line_of_a_long_cell_is_emptied_and_the_report_comes_last(new_kerne
         assert gone.kinds[-1] == "report"
     finally:
         kernel.stop()
+
+
+def test_tensors_of_other_threads_are_said_to_be_missing_and_the_kernels_own_threads_are_not_named(kernel):
+    assert "Python threads" not in kernel.run("%%gpumem\na = torch.ones(1024)").report
+    cell = kernel.run(
+        "%%gpumem\nfrom concurrent.futures import ThreadPoolExecutor\na = torch.ones(1024)\n"
+        "with ThreadPoolExecutor(2, thread_name_prefix='feed') as pool:\n"
+        "    made = list(pool.map(torch.ones, [512, 512]))"
+    )
+    assert "tensors made on other Python threads are not seen: this cell ran feed_0" in cell.report
+    assert "Python threads" not in kernel.run("%%gpumem\na = torch.ones(1024)").report

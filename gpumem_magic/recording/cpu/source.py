@@ -16,6 +16,7 @@ from gpumem_magic._format import format_count
 from gpumem_magic.recording.cpu.apart import call_apart
 from gpumem_magic.recording.cpu.growth import Growth
 from gpumem_magic.recording.cpu.malloc import allocated_by_malloc, give_back_free_memory
+from gpumem_magic.recording.cpu.threads import OtherThreads
 from gpumem_magic.recording.main_thread import run_on_main_thread
 from gpumem_magic.recording.model import SourceKind
 from gpumem_magic.recording.quiet import stderr_without
@@ -86,6 +87,7 @@ class CpuSource:
         self._running = False
         self._truncated = False
         self._thread = 0
+        self._others: OtherThreads | None = None
         self._originals: dict[str, Any] = {}
         self._blocks: list[Any] = []
         self._watch: Tick | None = None
@@ -103,6 +105,7 @@ class CpuSource:
                 )
                 return
             self._thread = threading.get_ident()
+            self._others = OtherThreads()
             self._growth = Growth(self._prepare())
             self._enable()
             self._give_way_to_others()
@@ -117,6 +120,9 @@ class CpuSource:
                 self._watch.cancel()
             self._restore()
             self._collect()
+            unseen = self._others.note() if self._others is not None else None
+            if unseen is not None:
+                self._notes.info(unseen)
             if self._taken >= _WORTH_TRIMMING:
                 give_back_free_memory()
         if self.kind is not SourceKind.CPU:

@@ -8,6 +8,8 @@ import signal
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -271,6 +273,36 @@ def test_a_block_in_another_block():
     recording, _ = record(run)
     assert inner[0].source is SourceKind.COUNTERS
     assert events_of(recording).size.tolist() == [KIB, 2 * KIB, 2 * KIB, 2 * KIB]
+
+
+def told_of_threads(recording):
+    return [note.text for note in recording.notes if "other Python threads" in note.text]
+
+
+def test_tensors_of_other_threads_are_said_to_be_missing():
+    def run():
+        thread = threading.Thread(target=lambda: torch.empty(256), name="loader")
+        thread.start()
+        thread.join()
+        return thread
+
+    recording, thread = record(run)
+    assert told_of_threads(recording) == ["CPU tensors made on other Python threads are not seen: this cell ran loader"]
+    # It is over, so the next recording has nothing to say.
+    recording, _ = record(lambda: (torch.empty(4), thread))
+    assert told_of_threads(recording) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="other systems do not tell")
+def test_a_pool_from_before_counts_when_it_works():
+    with ThreadPoolExecutor(1, thread_name_prefix="pool") as pool:
+        pool.submit(int).result()
+        recording, _ = record(lambda: time.sleep(0.01))
+        assert told_of_threads(recording) == []
+        recording, _ = record(lambda: pool.submit(lambda: sum(range(1_000_000))).result())
+        assert told_of_threads(recording) == [
+            "CPU tensors made on other Python threads are not seen: this cell ran pool_0"
+        ]
 
 
 def test_recording_on_another_thread():
