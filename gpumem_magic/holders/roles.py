@@ -252,8 +252,8 @@ class RoleBook:
         self._seen.clear()
 
     def result(self) -> Roles | None:
-        """Return everything seen so far as columns; None when nothing was."""
-        if not self._rows:
+        """Return everything seen so far as columns; None when torch was never there."""
+        if self._torch is None:
             return None
         import numpy as np
 

@@ -31,7 +31,7 @@ TESTS = (
     "tests/unit/analysis",
     "tests/unit/recording",
 )
-WITH_TORCH = ("tests/kernel",)
+WITH_TORCH = ("tests/unit/categories", "tests/kernel")
 
 
 @dataclass(frozen=True)

@@ -59,9 +59,11 @@ def sighted(roles: Roles, key: str, address: NDArray[np.uint64], timeline: Timel
     """
     count = timeline.lifetimes
     role, name = np.full(count, -1, np.int16), np.full(count, -1, np.int32)
-    if key not in roles.devices or not count:
+    own = np.zeros(0, bool)
+    if key in roles.devices:
+        own = roles.device == roles.devices.index(key)
+    if not own.any() or not count:
         return Sighted(role, name)
-    own = roles.device == roles.devices.index(key)
     where, seen, label = roles.address[own], roles.role[own].astype(np.int16), roles.name[own]
     # Times as changes: what is alive at a look began at or before it and ended after it.
     moment = np.searchsorted(timeline.time_us, roles.time_us[own], "right") - 1

@@ -1,0 +1,256 @@
+"""What real torch objects say of their storages, and which calls are under way, without holding or hooking anything."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch")
+
+from gpumem_magic.holders.roles import ROLES, RoleBook  # noqa: E402
+from gpumem_magic.recording.marks.calls import NO_CALLS, CallMarks  # noqa: E402
+
+needs_monitoring = pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="Python 3.12 tells torch's calls")
+
+
+class Net(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self, width=64):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(width, width) for _ in range(2))
+        self.register_buffer("mask", torch.ones(width))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return x * self.mask
+
+
+def seen(book):
+    """Return {address: (role, name)} of the last look."""
+    roles = book.result()
+    return {
+        int(roles.address[row]): (
+            ROLES[roles.role[row]],
+            roles.names[roles.name[row]] if roles.name[row] >= 0 else "",
+        )
+        for row in range(len(roles.address))
+        if roles.time_us[row] == roles.time_us[-1]
+    }
+
+
+def at(tensor):
+    return tensor.untyped_storage().data_ptr()
+
+
+def test_everything_alive_is_seen_in_its_role_under_the_notebooks_name():
+    net = Net()
+    optimizer = torch.optim.Adam(net.parameters())
+    x = torch.randn(8, 64)
+    net(x).sum().backward()
+    optimizer.step()
+    y = net(x)
+    book = RoleBook(lambda: {"model": net, "optimizer": optimizer, "_": net, "x": x, "y": y})
+    book.end()
+    found = seen(book)
+    weight = net.layers[1].weight
+    assert found[at(weight)] == ("parameter", "model.layers[1].weight")
+    assert found[at(weight.grad)] == ("gradient", "model.layers[1].weight")
+    assert found[at(net.mask)] == ("buffer", "model.mask")
+    assert found[at(optimizer.state[weight]["exp_avg"])] == ("optimizer", "model.layers[1].weight")
+    # `x` is saved for the first weight's gradient, and the product's other factor for the buffer's.
+    assert found[at(x)] == ("activation", "")
+    assert found[at(y)] == ("tensor", "")
+    result = book.result()
+    assert result is not None
+    assert result.complete
+    assert sum(role == "activation" for role, _ in found.values()) >= 3
+
+
+def test_a_look_keeps_nothing_alive():
+    net = Net()
+    names = {"model": net}
+    net(torch.randn(8, 64)).sum().backward()
+    book = RoleBook(lambda: names)
+    book.module(net)
+    book.graph(net(torch.randn(8, 64)))
+    book.end()
+    gone = weakref.ref(net.layers[0].weight)
+    names.clear()
+    del net
+    gc.collect()
+    assert gone() is None
+    assert book.result() is not None
+
+
+def test_inputs_are_what_needs_no_gradient():
+    book = RoleBook(dict)
+    batch = {"ids": [torch.ones(8)], "mask": (torch.ones(9), None)}
+    computed = torch.ones(10, requires_grad=True) * 2
+    book.inputs((batch, computed), {"flag": True})
+    found = seen(book)
+    assert found == {at(batch["ids"][0]): ("input", ""), at(batch["mask"][0]): ("input", "")}
+
+
+def test_looks_in_the_middle_are_few_where_they_are_expensive(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("gpumem_magic.holders.roles.time.perf_counter", lambda: now[0])
+    book = RoleBook(dict)
+    taken = []
+
+    class Slow(list[object]):
+        def __iter__(self):
+            taken.append(now[0])
+            now[0] += 0.02
+            return super().__iter__()
+
+    for _ in range(100):
+        book.inputs(Slow())
+        now[0] += 0.05
+    # 5 s at half a percent are 25 ms, and the first 4 ms are free: two looks of 20 ms.
+    assert len(taken) == 2
+
+
+def test_hostile_objects_end_a_look_and_nothing_else():
+    class Bad(torch.nn.Module):  # type: ignore[misc]
+        def __getattr__(self, name):
+            raise SystemError(name)
+
+    class BadOptimizer(torch.optim.SGD):  # type: ignore[misc]
+        @property
+        def state(self):
+            raise SystemError
+
+        @state.setter
+        def state(self, value):
+            pass
+
+    bad = Bad()
+    bad.__dict__["_modules"] = {"a": bad}
+    book = RoleBook(lambda: {"bad": bad})
+    book.module(bad)
+    book.optimizer(object())
+    book.graph(object())
+    book.end()
+    assert book.result() is not None
+
+
+def test_without_monitoring_the_reason_is_told():
+    calls = CallMarks(torch)
+    calls.stop()
+    if hasattr(sys, "monitoring"):
+        assert calls.notes == []
+        assert calls.result() is not None
+    else:
+        assert [note.text for note in calls.notes] == [NO_CALLS]
+        assert calls.result() is None
+
+
+def watched(work, namespace):
+    """Return the stacks of calls in the order in which they began, as texts."""
+    calls = CallMarks(torch)
+    try:
+        work()
+    finally:
+        calls.stop()
+    found = calls.result(lambda module: next((name for name, value in namespace.items() if value is module), None))
+    assert found is not None
+    assert not any(note.level == "warning" for note in calls.notes)
+    return found, ["/".join(entry[1] for entry in found.places[place]) if place >= 0 else "" for place in found.place]
+
+
+@needs_monitoring
+def test_modules_are_told_by_their_path():
+    net = Net()
+    _, told = watched(lambda: net(torch.ones(2, 64)), {"model": net})
+    inside = [f"model.layers[{number}]/model" for number in range(2)]
+    assert told == ["model", inside[0], "model", inside[1], "model", ""]
+
+
+@needs_monitoring
+def test_phases_are_told_and_modules_without_a_name_by_their_class():
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def work():
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(net(torch.ones(2, 64)), torch.ones(2, 64)).backward()
+        optimizer.step()
+
+    found, told = watched(work, {})
+    assert [name for name in told if "/" not in name and name] == [
+        "zero_grad", "Net", "Net", "Net", "backward", "step",
+    ]  # fmt: skip
+    assert {entry[2] for place in found.places for entry in place if entry[0] == "module"} == {"Net", "Linear"}
+
+
+@needs_monitoring
+def test_a_module_that_raises_is_left():
+    class Bad(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x):
+            raise ValueError(x)
+
+    outer = torch.nn.Sequential(torch.nn.Identity(), Bad())
+
+    def work():
+        with pytest.raises(ValueError, match="1"):
+            outer(1)
+        outer[0](2)
+
+    _, told = watched(work, {"net": outer})
+    assert told == ["net", "net[0]/net", "net", "net[1]/net", "net", "", "Identity", ""]
+
+
+@needs_monitoring
+def test_a_checkpoint_leaves_its_modules_by_unwinding():
+    from torch.utils.checkpoint import checkpoint
+
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
+
+    def work():
+        checkpoint(net, torch.ones(2, 8, requires_grad=True), use_reentrant=False).sum().backward()
+
+    _, told = watched(work, {"net": net})
+    assert told[-1] == ""
+    again = [name for name in told if name.endswith("/backward")]
+    assert again[0] == "net/backward"
+    assert "net[2]/net/backward" in again
+
+
+@needs_monitoring
+def test_nothing_stays_hooked_and_no_module_is_kept():
+    monitoring = sys.monitoring  # type: ignore[attr-defined]
+    before = [monitoring.get_tool(tool) for tool in range(6)]
+    net = Net()
+    calls = CallMarks(torch)
+    net(torch.ones(2, 64))
+    gone = weakref.ref(net)
+    del net
+    gc.collect()
+    assert gone() is None
+    calls.stop()
+    calls.stop()
+    assert [monitoring.get_tool(tool) for tool in range(6)] == before
+    code = torch.nn.Module._call_impl.__code__
+    for tool in range(6):
+        if monitoring.get_tool(tool) is not None:
+            assert monitoring.get_local_events(tool, code) == 0
+    assert calls.result() is not None
+
+
+@needs_monitoring
+def test_tools_that_are_taken_are_named():
+    monitoring = sys.monitoring  # type: ignore[attr-defined]
+    taken = [tool for tool in (3, 4) if monitoring.get_tool(tool) is None]
+    for tool in taken:
+        monitoring.use_tool_id(tool, f"other {tool}")
+    try:
+        calls = CallMarks(torch)
+        assert "other 3" in calls.notes[0].text
+        assert calls.result() is None
+    finally:
+        for tool in taken:
+            monitoring.free_tool_id(tool)
