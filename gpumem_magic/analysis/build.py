@@ -17,6 +17,7 @@ from gpumem_magic.analysis.leaks import Scene, find_growth, headline, name_keepe
 from gpumem_magic.analysis.lines import attribute
 from gpumem_magic.analysis.model import Analysis, Marker
 from gpumem_magic.analysis.oom import diagnose
+from gpumem_magic.analysis.oom.retrial import retry_in
 from gpumem_magic.analysis.sentence import nothing_sentence, sentence
 from gpumem_magic.recording.model import Note, Outcome, SourceKind
 from gpumem_magic.trace.model import StackTable
@@ -170,7 +171,13 @@ def analyse(recording: Recording, *, holders: HolderScan | None = None) -> Analy
     drawable = any(_moves(device) for device in shown)
     oom = None
     try:
-        oom = diagnose(shown, recording, settings=trace.settings if trace is not None else None, holders=holders)
+        oom = diagnose(
+            shown,
+            recording,
+            settings=trace.settings if trace is not None else None,
+            holders=holders,
+            retry=retry_in(trace) if trace is not None else None,
+        )
     except Exception as error:  # noqa: BLE001 - the numbers stand without the verdict
         text = f"the out-of-memory verdict failed ({type(error).__name__}); the numbers below are not affected"
         notes.append(Note("warning", text))
@@ -245,7 +252,7 @@ def analyse_trace(trace: Trace, title: str = "snapshot") -> Analysis:
         devices.append(analyse_device(device, past, context))
     shown = _by_peak(devices)
     drawable = any(_moves(device) for device in shown)
-    oom = diagnose(shown, settings=trace.settings)
+    oom = diagnose(shown, settings=trace.settings, retry=retry_in(trace))
     if drawable:
         text = sentence([device for device in shown if _moves(device)], None, oom)
     elif shown:

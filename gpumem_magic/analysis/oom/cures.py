@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumem_magic.analysis.oom.evidence import Evidence
+    from gpumem_magic.analysis.oom.retrial import Retrial
 
 __all__ = ["suggestions"]
 
@@ -41,10 +42,33 @@ def _expandable(evidence: Evidence) -> list[str]:
         return ["expandable segments are on already, so that setting is used up"]
     text = settings.merged if settings is not None else "expandable_segments:True"
     line = f'os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "{text}"'
+    begin = f"or restart the kernel and begin with `import os; {line}`, before torch is imported"
+    if evidence.retrial is not None and evidence.retrial.fits is False:
+        return [f"segments that grow ({text}) would not have helped: {_replayed(evidence.retrial)}"]
+    told = "segments then grow" if evidence.retrial is None else _replayed(evidence.retrial)
     return [
-        f"or restart the kernel and begin with `import os; {line}`, before torch is imported: segments then grow",
+        f"{begin}: {told}",
         "(not where tensors are shared by CUDA IPC or paused by sleep-mode tools; max_split_size_mb has no say then)",
     ]
+
+
+def _replayed(retrial: Retrial) -> str:
+    """Say how the replay under another setting ended, and how sure that is."""
+    low, high = format_bytes(retrial.low), format_bytes(retrial.high)
+    reserved = f"{low} to {high}" if low != high else low
+    if retrial.fits is None:
+        told = f"replayed with it, this may or may not have fitted: {reserved} of {format_bytes(retrial.cap)} reserved"
+    elif retrial.fits:
+        told = f"replayed with it, the request fits, with {reserved} of {format_bytes(retrial.cap)} reserved"
+    elif retrial.dies_early:
+        told = f"replayed with it, the program passes {format_bytes(retrial.cap)} even earlier"
+    else:
+        told = f"replayed with it, the program still asks for more than {format_bytes(retrial.cap)}"
+    if not retrial.is_exact:
+        return f"{told} (an estimate: the model does not repeat this recording exactly)"
+    if retrial.begins_late:
+        return f"{told} (what was in use before the recording is taken as packed)"
+    return told
 
 
 def _fragmentation(evidence: Evidence) -> list[str]:
@@ -76,8 +100,10 @@ def _setting(evidence: Evidence) -> list[str]:
     settings = evidence.settings
     if settings is not None and settings.lost is not None and "does not support" in settings.lost:
         return [*_fragmentation(evidence)[:1], _SMALLER]
+    told = "" if evidence.retrial is None else f": {_replayed(evidence.retrial)}"
     return [
-        "restart the kernel and set it in the first cell, before torch is imported; %gpumem_conf shows what counts",
+        "restart the kernel and set it in the first cell, before torch is imported; %gpumem_conf shows what counts"
+        + told,
         _SMALLER,
     ]
 

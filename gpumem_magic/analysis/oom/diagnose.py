@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpumem_magic.analysis.groups import PlaceNamer
@@ -11,7 +11,7 @@ from gpumem_magic.analysis.oom.cures import suggestions
 from gpumem_magic.analysis.oom.evidence import gather
 from gpumem_magic.analysis.oom.message import parse_message
 from gpumem_magic.analysis.oom.settings import settings_state
-from gpumem_magic.analysis.oom.verdict import decide
+from gpumem_magic.analysis.oom.verdict import Cause, decide, limit_was_in_the_way
 from gpumem_magic.analysis.oom.words import numbers, reason
 from gpumem_magic.analysis.place import place_text
 from gpumem_magic.recording.model import DeviceReading, Note, Outcome
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpumem_magic.analysis.model import DeviceAnalysis, Group
     from gpumem_magic.analysis.oom.evidence import Evidence
     from gpumem_magic.analysis.oom.message import OomMessage
-    from gpumem_magic.analysis.oom.verdict import Cause
+    from gpumem_magic.analysis.oom.retrial import Retrial, Retry
     from gpumem_magic.holders.model import HolderScan
     from gpumem_magic.recording.model import Cell, Failure, Recording
 
@@ -83,6 +83,7 @@ def diagnose(
     *,
     settings: Mapping[str, object] | None = None,
     holders: HolderScan | None = None,
+    retry: Retry | None = None,
 ) -> OomVerdict | None:
     """Say why memory ran out; None when it did not.
 
@@ -96,6 +97,8 @@ def diagnose(
         `Trace.settings`.
     holders
         A scan of who holds what, made after the cell.
+    retry
+        Replays the recording, to see whether a setting would have helped before it is recommended.
     """
     failure = recording.failure if recording is not None else None
     message = parse_message(failure.text) if failure is not None else None
@@ -128,6 +131,8 @@ def diagnose(
         settings=settings_state(settings or {}, environment, version),
     )
     cause = decide(evidence)
+    if retry is not None and cause in {Cause.FRAGMENTATION, Cause.SETTING}:
+        evidence = replace(evidence, retrial=_retrial(evidence, retry))
     return OomVerdict(
         cause=cause,
         device=key,
@@ -137,6 +142,18 @@ def diagnose(
         unknown=evidence.missing,
         evidence=evidence,
     )
+
+
+def _retrial(evidence: Evidence, retry: Retry) -> Retrial | None:
+    """Try segments that can grow on the recording, where they could be switched on."""
+    state, settings = evidence.state, evidence.settings
+    if state is None or state.expandable or settings is None or settings.expandable:
+        return None
+    is_limited = limit_was_in_the_way(evidence)
+    cap: int | None = state.reserved + state.device_free
+    if is_limited:
+        cap = evidence.limit.value if evidence.limit is not None else None
+    return retry(evidence.key, state.event, cap, collects=is_limited, conf=settings.merged)
 
 
 def _device(devices: Sequence[DeviceAnalysis], message: OomMessage | None) -> DeviceAnalysis | None:

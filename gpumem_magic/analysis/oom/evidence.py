@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gpumem_magic.analysis.model import Group
     from gpumem_magic.analysis.oom.accidents import Accident
     from gpumem_magic.analysis.oom.message import OomMessage
+    from gpumem_magic.analysis.oom.retrial import Retrial
     from gpumem_magic.analysis.oom.settings import SettingsState
     from gpumem_magic.analysis.oom.state import OomState
     from gpumem_magic.recording.model import DeviceReading, ProcessMemory
@@ -74,6 +75,8 @@ class Evidence:
         Allocator settings, wanted and in force.
     worker
         The error came from this other process.
+    retrial
+        The same program with segments that can grow, where that was replayed.
     missing
         What cannot be known, and why: one line each.
     """
@@ -99,6 +102,7 @@ class Evidence:
     accidents: tuple[Accident, ...] = ()
     settings: SettingsState | None = None
     worker: str | None = None
+    retrial: Retrial | None = None
     missing: tuple[str, ...] = field(default_factory=tuple)
 
     @property

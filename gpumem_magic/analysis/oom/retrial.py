@@ -1,0 +1,106 @@
+"""Would another setting have had room for the request? The recording is replayed up to it, before anybody restarts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from gpumem_magic._errors import BadUsageError, SnapshotError
+from gpumem_magic.allocator.lab import Lab
+from gpumem_magic.allocator.program import Op
+from gpumem_magic.allocator.settings_text import parse_settings
+from gpumem_magic.allocator.whatif import Explorer
+
+if TYPE_CHECKING:
+    from gpumem_magic.trace.model import Trace
+
+__all__ = ["Retrial", "Retry", "retry_in"]
+
+# More events than this take over a second, at the end of a cell that has just failed.
+_MOST_EVENTS = 300_000
+
+
+@dataclass(frozen=True)
+class Retrial:
+    """The program up to the request that failed, under another setting; bytes.
+
+    Attributes
+    ----------
+    conf
+        The setting.
+    cap
+        The most that could have been reserved: the limit of the process, or what was reserved and what the driver had
+        left, or what is known to have been allowed.
+    low, expected, high
+        The most that would have been reserved, up to the request or to where it dies.
+    fits
+        Whether the request would have been served; None when that depends on where the driver puts segments, on timing,
+        or on what the program does after an error that it caught.
+    dies_early
+        The program would have run out of memory before it came to the request.
+    is_exact
+        Whether the model repeats the recording under its own setting.
+    begins_late
+        Memory was in use when the recording began; how an other setting had laid it out is assumed.
+    """
+
+    conf: str
+    cap: int
+    low: int
+    expected: int
+    high: int
+    fits: bool | None
+    dies_early: bool
+    is_exact: bool
+    begins_late: bool
+
+
+class Retry(Protocol):
+    """Replays a recording."""
+
+    def __call__(self, key: str, event: int, cap: int | None, *, collects: bool, conf: str) -> Retrial | None:
+        """Return the outcome for the failure at `event`; None when it cannot be replayed.
+
+        `cap` is None where the limit is not known: then what was reserved at most before must do. `collects`: the cap
+        is a memory fraction, under which torch's garbage collection acts.
+        """
+
+
+def retry_in(trace: Trace) -> Retry:
+    """Return the function that replays `trace` under another setting."""
+
+    def retry(key: str, event: int, cap: int | None, *, collects: bool, conf: str) -> Retrial | None:
+        device = next((one for one in trace.devices if one.key == key), None)
+        if device is None or len(device.events) > _MOST_EVENTS:
+            return None
+        try:
+            settings = parse_settings(conf)
+            if not collects:
+                settings = replace(settings, garbage_collection_threshold=0.0)
+            lab = Lab(trace, device, recorded_limit=None)
+        except (BadUsageError, SnapshotError):
+            return None
+        program = lab.program
+        most = int(lab.history.reserved[: event + 1].max()) if cap is None else cap
+        upto = program.keeping(np.asarray(program.events <= event))
+        # What failed earlier and was caught is asked for again as well; only what ends the program counts.
+        prediction = Explorer(upto, limit=most).predict(settings)
+        died = prediction.dies_at
+        early = died is not None and died.event < event
+        # A program that fills memory until it is told to stop fills it differently.
+        is_adaptive = early and int(np.count_nonzero(upto.codes == Op.FAIL)) > 1
+        return Retrial(
+            conf=conf,
+            cap=most,
+            low=prediction.low,
+            expected=prediction.expected,
+            high=prediction.high,
+            fits=None if is_adaptive or not prediction.unanimous else prediction.verdict == "fits",
+            dies_early=early,
+            is_exact=lab.exact,
+            begins_late=not lab.begins_empty,
+        )
+
+    return retry
