@@ -230,8 +230,13 @@ class MemoryRecord:
 
     def addresses(self, timeline: Timeline) -> NDArray[np.uint64]:
         """Return the address of each lifetime of the timeline of the same device; 0 where it has none."""
-        own = self.lifetimes.address[_in_timeline(self.lifetimes)]
-        return np.concatenate([np.zeros(timeline.lifetimes - len(own), np.uint64), own])
+        own = self._own_addresses
+        extra = timeline.lifetimes - len(own)
+        return np.concatenate([np.zeros(extra, np.uint64), own]) if extra else own
+
+    @cached_property
+    def _own_addresses(self) -> NDArray[np.uint64]:
+        return self.lifetimes.address[_in_timeline(self.lifetimes)]
 
     def at(self, event: int) -> SegmentState:
         """Return all segments right after `event`; -1: before the first event."""

@@ -13,6 +13,7 @@ import { DocumentError, decode, type ViewDocument } from './decode';
 import { formatBytes, formatCount } from './format';
 import { type Action, actionOf } from './input/keys';
 import type { Page } from './page';
+import { PurposeTab } from './purpose/tab';
 import { SEGMENTS_STYLE } from './segments/style';
 import { SegmentsTab } from './segments/tab';
 import { Session } from './session';
@@ -196,7 +197,12 @@ class Parts implements Page {
     this.#legend = new Legend(session);
     this.#segments = new SegmentsTab(session, options.ask ?? null);
     this.#whatIf = new WhatIfTab(session, options.ask ?? null);
-    this.#tables = new Tables(session, colours, [new CellsTab(session), this.#segments, this.#whatIf]);
+    this.#tables = new Tables(session, colours, [
+      new CellsTab(session),
+      new PurposeTab(session),
+      this.#segments,
+      this.#whatIf
+    ]);
     this.picture = new PictureView(session, colours);
     this.#exports = new Exports(session, options.ask ?? null, this.#standalone, text => this.#showFoot(text));
     this.#toolbar = new Toolbar(session, {

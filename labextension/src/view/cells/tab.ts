@@ -32,15 +32,17 @@ export class CellsTab implements ExtraTab {
     const rows = session.cells.map(cell => {
       const range = session.rangeOf(cell);
       const peak = session.mostIn(range.fromU, range.toU);
-      const stays = left.get(cell.title) ?? 0;
+      const stays = left?.get(cell.title) ?? 0;
       const took = formatDuration(cell.endUs - cell.startUs);
-      this.#rows.push([formatBytes(peak), formatBytes(stays), took, cell.title, cell.sentence]);
+      this.#rows.push([formatBytes(peak), left === null ? '?' : formatBytes(stays), took, cell.title, cell.sentence]);
       const looks = (): void => session.setRange(range);
       const row = h(
         'tr',
         {},
         h('td', { class: 'n strong', title: `${formatCount(peak)} bytes` }, formatBytes(peak)),
-        h('td', { class: 'n', title: `${formatCount(stays)} bytes` }, formatBytes(stays)),
+        left === null
+          ? h('td', { class: 'n muted', title: 'On the CPU nobody tells when a tensor of an earlier cell goes' }, '?')
+          : h('td', { class: 'n', title: `${formatCount(stays)} bytes` }, formatBytes(stays)),
         h('td', { class: 'n' }, took),
         h('td', { class: 'where' }, button(cell.title, looks, { class: 'fold', title: 'What happened in this cell' })),
         h('td', { class: 'source' }, ...withCode(cell.sentence)),
@@ -74,9 +76,10 @@ export class CellsTab implements ExtraTab {
   }
 }
 
-/** Bytes that are left at the end, by the cell that allocated them. */
-function leftBy(session: Session): Map<string, number> {
+/** Bytes that are left at the end, by the cell that allocated them; null where that is not known. */
+function leftBy(session: Session): Map<string, number> | null {
   const { device } = session.source.recording;
+  if (device.kind === 'cpu') return null;
   const sums = new Map<string, number>();
   for (const row of device.end) {
     const cell = device.groups[row.group]?.cell;

@@ -9,7 +9,7 @@ export const HIDDEN = 255;
 /** More colours than this cannot be told apart; the rest shares one band and keeps its rows in the tables. */
 export const MOST_BANDS = 10;
 
-export type ColorBy = 'line' | 'cell' | 'size' | 'lifetime' | 'stream' | 'stack';
+export type ColorBy = 'line' | 'cell' | 'category' | 'module' | 'size' | 'lifetime' | 'stream' | 'stack';
 
 export type Tone =
   | { kind: 'slot'; slot: number }
@@ -52,6 +52,10 @@ export interface GroupShape {
 export function usefulModes(recording: Recording): ColorBy[] {
   const modes: ColorBy[] = ['line'];
   if (new Set(recording.device.groups.map(group => group.cell)).size > 2) modes.push('cell');
+  const { categories } = recording.device;
+  if (categories != null && recording.lifetimes.category !== null) modes.push('category');
+  if (categories != null && categories.moduleNames.length > 1 && recording.lifetimes.module !== null)
+    modes.push('module');
   if (recording.lifetimes.count > 0) modes.push('size', 'lifetime');
   if (recording.device.timeline.streams.length > 1) modes.push('stream');
   if (recording.lifetimes.stack.some(stack => stack !== 0)) modes.push('stack');
@@ -213,6 +217,32 @@ function classify(recording: Recording, header: Header, by: ColorBy): Classes {
         ordered: false
       };
     }
+    case 'category': {
+      const bands = (device.categories?.kinds ?? []).map(
+        (kind, k): Band => ({
+          key: `category ${kind}`,
+          label: device.categories?.names[k] ?? kind,
+          detail: null,
+          tone: categoryTone(kind, k),
+          groups: []
+        })
+      );
+      const of = (lifetimes.category ?? new Uint8Array(lifetimes.count)).map(category => category & 0x7f);
+      return { ...withSummed(bands, of, restGroups), plural: 'categories', ordered: true };
+    }
+    case 'module': {
+      const bands = (device.categories?.moduleNames ?? []).map(
+        (name, k): Band => ({
+          key: `module ${k}`,
+          label: name === '' ? 'no module' : name,
+          detail: null,
+          tone: name === '' ? { kind: 'unknown' } : { kind: 'slot', slot: k - 1 },
+          groups: []
+        })
+      );
+      const of = lifetimes.module ?? new Uint16Array(lifetimes.count);
+      return { ...withSummed(bands, of, restGroups), plural: 'modules', ordered: false };
+    }
     case 'stream': {
       const streams = device.timeline.streams;
       const bands = streams.map(
@@ -262,6 +292,13 @@ function withSummed(
   if (restGroups.length === 0) return { bands, of, ofRest: [] };
   const summed: Band = { key: 'summed', label: 'summed small ones', detail: null, tone: { kind: 'other' }, groups: [] };
   return { bands: [...bands, summed], of, ofRest: restGroups.map(() => bands.length) };
+}
+
+/** A category has the same colour in every report. */
+export function categoryTone(kind: string, nth: number): Tone {
+  if (kind === 'before') return { kind: 'before', nth: 0 };
+  if (kind === 'unknown') return { kind: 'unknown' };
+  return kind === 'rounding' ? { kind: 'other' } : { kind: 'slot', slot: nth };
 }
 
 function cellName(group: Group): string {

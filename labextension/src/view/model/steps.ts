@@ -26,6 +26,9 @@ export interface Lifetimes {
   group: Uint16Array;
   stack: Uint32Array;
   stream: Uint8Array;
+  /** Index into the device's `categories.kinds`, the high bit for "inferred", and into `moduleNames`; null: not known. */
+  category: Uint8Array | null;
+  module: Uint16Array | null;
 }
 
 export interface Rest {
@@ -133,7 +136,9 @@ function readLifetimes(document: ViewDocument, prefix: string, device: Device): 
     requested: lookUp(sizes, document.array(`${prefix}requested`, 'u4'), device),
     group,
     stack,
-    stream
+    stream,
+    category: document.has(`${prefix}category`) ? document.array(`${prefix}category`, 'u1') : null,
+    module: document.has(`${prefix}module`) ? document.array(`${prefix}module`, 'u2') : null
   };
 }
 
