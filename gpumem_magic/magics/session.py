@@ -20,6 +20,7 @@ from gpumem_magic.magics.cells import Cells, running_number
 from gpumem_magic.magics.code import Body, compile_body
 from gpumem_magic.magics.fail import fail_cell
 from gpumem_magic.magics.timeit_runs import counted_timeit
+from gpumem_magic.magics.warmup import warm_up_when_idle
 from gpumem_magic.trace.collector import paused_collector
 
 if TYPE_CHECKING:
@@ -129,6 +130,8 @@ class Session:
                 self._finish(frame, result)
         if self._closing is not None and self.is_idle:
             self._closing()
+        else:
+            warm_up_when_idle()
 
     def _finish(self, frame: _Frame, result: Any) -> None:
         measurement = frame.native
