@@ -1,0 +1,191 @@
+"""What ``sys.monitoring``'s events do while every line is marked.
+
+At the interpreter's recursion limit there is no room for it. The error that says so is the cell's, not ours: the mark
+is lost, and the next event of other code reads the stack anew.
+"""
+
+from __future__ import annotations
+
+import sys
+from _thread import get_ident
+from time import time_ns
+from typing import TYPE_CHECKING, Any
+
+from gpumem_magic.recording.marks.pace import Pace
+from gpumem_magic.recording.marks.stacks import STALE, Entry, Stacks, monitoring
+from gpumem_magic.recording.marks.store import BLOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType, FrameType
+
+    from gpumem_magic.recording.marks.quiet import Hot
+    from gpumem_magic.recording.marks.stacks import NotebookCode, ThreadStack
+
+__all__ = ["Events"]
+
+
+class Events(Stacks):
+    """Writes a mark for each line, call and return of the notebook's code."""
+
+    def __init__(self, is_cell: Callable[[str], bool], *, progress: Callable[[], int] | None, max_marks: int) -> None:
+        super().__init__(is_cell)
+        self._max_marks = max_marks
+        self._pace = Pace(time_ns(), progress)
+        self._hot: Hot | None = None  # what runs too often to be marked line by line
+
+    def _fail(self, error: Exception) -> None:
+        """Give up marking; the cell goes on."""
+        raise NotImplementedError
+
+    def _go_quiet(self, thread: ThreadStack, recent: set[int]) -> None:
+        """Stop hearing what `thread` has been doing lately."""
+        raise NotImplementedError
+
+    def _write(self, thread: ThreadStack, spot: int) -> None:
+        if thread.count >= BLOCK:
+            recent = set(thread.spots)
+            thread.flush(max(4 * BLOCK, self._max_marks // len(self._threads)))
+            if self._hot is None and not self._pace.spend_block(time_ns()):
+                self._go_quiet(thread, recent | {spot})
+                spot = thread.top.spot
+        count = thread.count
+        thread.times[count] = time_ns()
+        thread.spots[count] = spot
+        thread.count = count + 1
+
+    def _on_line(self, code: CodeType, line: int) -> Any:
+        try:
+            thread = self._threads[get_ident()]
+            top = thread.top
+            if top.code is code:
+                spot = top.spot = top.lines[line]
+                count = thread.count
+                thread.times[count] = time_ns()
+                thread.spots[count] = spot
+                # Last, so that an interrupt in between loses a mark and mixes up none.
+                thread.count = count + 1
+                return None
+        except LookupError:  # a new thread, a new line, or the block is full
+            pass
+        try:  # noqa: SIM105 - suppress() is a call, for which there is no room
+            self._line(code, line, sys._getframe(1))
+        except RecursionError:
+            pass
+        return None
+
+    def _line(self, code: CodeType, line: int, frame: FrameType) -> None:
+        try:
+            info = self._find(code)
+            if info is None:
+                return
+            thread = self._thread(get_ident())
+            top = thread.top
+            if top.code is not code and not (info.deaf and top.ident == id(frame)):
+                self._read_stack(thread, frame)
+                top = thread.top
+            top.spot = self._spot(info, top.lines, line)
+            self._write(thread, top.spot)
+        except RecursionError:
+            pass
+        except Exception as error:  # noqa: BLE001 - becomes a note
+            self._fail(error)
+
+    def _on_start(self, code: CodeType, offset: int) -> Any:
+        del offset
+        try:
+            info = self._codes.get(id(code)) or self._find(code)
+            if info is None:
+                return monitoring.DISABLE
+            self._enter(info, sys._getframe(1))
+        except RecursionError:
+            pass
+        except Exception as error:  # noqa: BLE001 - becomes a note
+            self._fail(error)
+        return None
+
+    def _enter(self, info: NotebookCode, frame: FrameType) -> ThreadStack:
+        thread = self._thread(get_ident())
+        top = thread.top
+        if top.ident == STALE:
+            self._read_stack(thread, frame)
+            return thread
+        lines = info.callers.get(top.spot)
+        if lines is None:
+            lines = self._lines(info, top.spot)
+        thread.top = Entry(None if info.deaf else info.code, lines, top.spot, top, id(frame) if info.deaf else 0)
+        return thread
+
+    def _on_resume(self, code: CodeType, offset: int) -> Any:
+        try:
+            info = self._codes.get(id(code)) or self._find(code)
+            if info is None:
+                return monitoring.DISABLE
+            self._resume(info, offset, sys._getframe(1))
+        except RecursionError:
+            pass
+        except Exception as error:  # noqa: BLE001 - becomes a note
+            self._fail(error)
+        return None
+
+    def _resume(self, info: NotebookCode, offset: int, frame: FrameType) -> None:
+        # A generator goes on in the middle of a line, which does not fire again.
+        thread = self._enter(info, frame)
+        thread.top.spot = self._spot(info, thread.top.lines, info.line_at(offset))
+        self._write(thread, thread.top.spot)
+
+    def _on_throw(self, code: CodeType, offset: int, error: BaseException) -> Any:
+        del error
+        try:
+            info = self._codes.get(id(code)) or self._find(code)
+            if info is not None:
+                self._resume(info, offset, sys._getframe(1))
+        except RecursionError:
+            pass
+        except Exception as failure:  # noqa: BLE001 - becomes a note
+            self._fail(failure)
+
+    def _on_leave(self, code: CodeType, offset: int, value: object) -> Any:
+        del offset, value
+        try:
+            thread = self._threads[get_ident()]
+            top = thread.top
+            if top.code is code and top.below is not None:
+                below = top.below
+                count = thread.count
+                thread.times[count] = time_ns()
+                thread.spots[count] = below.spot
+                thread.top = below
+                thread.count = count + 1
+                return None
+        except LookupError:  # a new thread, or the block is full
+            pass
+        try:  # noqa: SIM105 - suppress() is a call, for which there is no room
+            self._leave(code, sys._getframe(1))
+        except RecursionError:
+            pass
+        return None
+
+    def _leave(self, code: CodeType, frame: FrameType) -> None:
+        try:
+            thread = self._thread(get_ident())
+            top = thread.top
+            if top.code is not code and not (top.code is None and top.ident == id(frame)):
+                self._read_stack(thread, frame)
+                # Written down although it ends, so that what runs too often is seen to include it.
+                self._write(thread, thread.top.spot)
+            if thread.top.below is not None:
+                thread.top = thread.top.below
+            self._write(thread, thread.top.spot)
+        except RecursionError:
+            pass
+        except Exception as error:  # noqa: BLE001 - becomes a note
+            self._fail(error)
+
+    def _on_unwind(self, code: CodeType, offset: int, error: BaseException) -> Any:
+        del offset, error
+        try:
+            if id(code) in self._codes:
+                self._leave(code, sys._getframe(1))
+        except RecursionError:
+            pass

@@ -1,0 +1,193 @@
+"""What ``sys.monitoring``'s events do while lines run too often to be marked one by one.
+
+Global events of the notebook's code cannot be brought back once they answered DISABLE: `NotebookCode.deaf`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from _thread import get_ident
+from time import time_ns
+from typing import TYPE_CHECKING, Any
+
+from gpumem_magic.recording.marks.events import Events
+from gpumem_magic.recording.marks.quiet import summarise
+from gpumem_magic.recording.marks.stacks import monitoring
+from gpumem_magic.recording.marks.store import NOWHERE, UNKNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType, FrameType
+
+    from gpumem_magic.recording.marks.stacks import NotebookCode, ThreadStack
+
+__all__ = ["QuietEvents"]
+
+_LOOK_SECONDS = 0.05
+_STRIKES = 3  # so often may a quiet be widened before all is "line unknown" until the next look
+
+
+class QuietEvents(Events):
+    """Goes quiet, and wakes up when something else runs or memory was allocated."""
+
+    def __init__(self, is_cell: Callable[[str], bool], *, progress: Callable[[], int] | None, max_marks: int) -> None:
+        super().__init__(is_cell, progress=progress, max_marks=max_marks)
+        self._muted: list[NotebookCode] = []  # some location answered DISABLE
+        self._looks: threading.Thread | None = None
+        self._over = threading.Event()
+
+    def _listen(self) -> None:
+        """Register the callbacks that fit `_hot`."""
+        raise NotImplementedError
+
+    def _go_quiet(self, thread: ThreadStack, recent: set[int]) -> None:
+        """Stop hearing what `thread` has been doing lately."""
+        hot = self._hot = summarise(recent, self._spots, self._recursive)
+        thread.forget(hot.spot)
+        for other in list(self._threads.values()):
+            if other is thread:
+                continue
+            for spot in self._spots.path(other.top.spot):
+                if (spot.file, spot.name) in hot.inner or (spot.file, spot.name, spot.first) in hot.lines:
+                    # It may move within the same functions unheard; the line that called them stays right.
+                    other.forget(spot.parent if spot.parent != NOWHERE else UNKNOWN)
+                    self._write(other, other.top.spot)
+                    break
+        self._listen()
+        if self._looks is None:
+            self._looks = threading.Thread(target=self._look, name="gpumem_magic line marks", daemon=True)
+            self._looks.start()
+
+    def _wake(self) -> None:
+        """Hear everything again."""
+        self._hot = None
+        self._listen()
+        self._raced, self._muted = self._muted, []
+        self._unmute(self._raced)
+        for thread in list(self._threads.values()):
+            thread.forget(thread.top.spot)
+
+    def _unmute(self, codes: list[NotebookCode]) -> None:
+        if self._tool is None:
+            return
+        for info in codes:
+            info.muted = False
+            monitoring.set_local_events(self._tool, info.code, 0)
+            monitoring.set_local_events(self._tool, info.code, self._local)
+
+    def _mute(self, info: NotebookCode) -> Any:
+        if not info.muted:
+            info.muted = True
+            self._muted.append(info)
+        return monitoring.DISABLE
+
+    def _look(self) -> None:
+        while not self._over.wait(_LOOK_SECONDS):
+            try:
+                if self._hot is not None and self._pace.allocated_since_check():
+                    self._pace.spend_wake(time_ns())  # paid or not, a look is due
+                    self._wake()
+            except Exception as error:  # noqa: BLE001 - becomes a note
+                self._fail(error)
+
+    def _is_news(self, frame: FrameType | None) -> bool:
+        """Wake up because something else runs, and return True; or, when that happens too often, hear even less.
+
+        `frame` is the innermost one that goes on.
+        """
+        hot = self._hot
+        if hot is None:
+            return True
+        if self._pace.spend_wake(time_ns(), is_end=hot.root is not None):
+            self._wake()
+            return True
+        thread = self._thread(get_ident())
+        root = None
+        while frame is not None:
+            root = self._find(frame.f_code) or root
+            frame = frame.f_back
+        hot.strikes += 1
+        if root is not None and hot.strikes <= _STRIKES:
+            # Everything that runs until the outermost function ends is within its lines.
+            hot.spot, hot.root = self._spots.add(NOWHERE, *root.key, *root.span()), root.key
+        else:
+            hot.spot, hot.root, hot.everything = UNKNOWN, None, True
+        for other in list(self._threads.values()):
+            if other is thread or other.top.spot != NOWHERE:
+                other.forget(hot.spot if other is thread else UNKNOWN)
+                self._write(other, other.top.spot)
+        return False
+
+    def _quiet_line(self, code: CodeType, line: int) -> Any:
+        frame = sys._getframe(1)
+        try:
+            hot, info = self._hot, self._find(code)
+            if info is None:
+                return None
+            if hot is not None and (hot.hears_nothing_of(info.key, line) or not self._is_news(frame)):
+                return self._mute(info)
+        except Exception as error:  # noqa: BLE001 - becomes a note
+            self._fail(error)
+        return self._line(code, line, frame)
+
+    def _quiet_start(self, code: CodeType, offset: int) -> Any:
+        return self._quiet_begin(code, offset, sys._getframe(1), resumes=False)
+
+    def _quiet_resume(self, code: CodeType, offset: int) -> Any:
+        return self._quiet_begin(code, offset, sys._getframe(1), resumes=True)
+
+    def _quiet_begin(self, code: CodeType, offset: int, frame: FrameType, *, resumes: bool) -> Any:
+        try:
+            hot, info = self._hot, self._find(code)
+            if info is None:
+                return monitoring.DISABLE
+            if hot is not None and (hot.hears_nothing_of(info.key) or not self._is_news(frame)):
+                info.deaf = True
+                return monitoring.DISABLE
+            if resumes:
+                self._resume(info, offset, frame)
+            else:
+                self._enter(info, frame)
+        except Exception as error:  # noqa: BLE001 - becomes a note
+            self._fail(error)
+        return None
+
+    def _quiet_leave(self, code: CodeType, offset: int, value: object) -> Any:
+        del offset, value
+        frame = sys._getframe(1)
+        try:
+            hot, info = self._hot, self._find(code)
+            if info is None:
+                return None
+            if hot is not None and (hot.hears_no_end_of(info.key) or not self._is_news(frame.f_back)):
+                return self._mute(info)
+        except Exception as error:  # noqa: BLE001 - becomes a note
+            self._fail(error)
+        return self._leave(code, frame)
+
+    def _quiet_unwind(self, code: CodeType, offset: int, error: BaseException) -> Any:
+        del offset, error
+        info = self._codes.get(id(code))
+        hot = self._hot
+        # Global, so it cannot be switched off: the shortest way comes first.
+        if info is None or (hot is not None and hot.hears_no_end_of(info.key)):
+            return
+        frame = sys._getframe(1)
+        try:
+            if hot is not None and not self._is_news(frame.f_back):
+                return
+        except Exception as failure:  # noqa: BLE001 - becomes a note
+            self._fail(failure)
+        self._leave(code, frame)
+
+    def _quiet_throw(self, code: CodeType, offset: int, error: BaseException) -> Any:
+        del error
+        frame = sys._getframe(1)
+        try:
+            hot, info = self._hot, self._find(code)
+            if info is None or (hot is not None and (hot.hears_nothing_of(info.key) or not self._is_news(frame))):
+                return
+            self._resume(info, offset, frame)
+        except Exception as failure:  # noqa: BLE001 - becomes a note
+            self._fail(failure)

@@ -1,0 +1,156 @@
+"""The notebook's code objects, and each thread's stack of them, as ``sys.monitoring`` tells.
+
+Frames are never held, because they keep tensors alive.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from gpumem_magic.recording.marks.store import NOWHERE, Spots, ThreadLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType, FrameType
+
+__all__ = ["STALE", "Entry", "NotebookCode", "Stacks", "ThreadStack", "monitoring"]
+
+monitoring: Any = getattr(sys, "monitoring", None)
+STALE = -1  # `Entry.ident` of a stack that must be read again
+_PARENT = -1  # key of the calling spot among a function's lines
+
+
+class NotebookCode:
+    """A code object of the notebook, and the spots of its lines by calling spot."""
+
+    __slots__ = ("callers", "code", "deaf", "key", "muted")
+
+    def __init__(self, code: CodeType) -> None:
+        self.code = code
+        self.key = (code.co_filename, code.co_name)
+        self.callers: dict[int, dict[int, int]] = {}
+        self.muted = False  # some location answered DISABLE
+        self.deaf = False  # PY_START or PY_RESUME answered DISABLE, for good
+
+    def line_at(self, offset: int) -> int:
+        """Return the line of the instruction at `offset` bytes; the first line when it has none."""
+        for start, end, line in self.code.co_lines():
+            if start <= offset < end:
+                return line or self.code.co_firstlineno
+        return self.code.co_firstlineno
+
+    def span(self) -> tuple[int, int]:
+        """Return the first and last line of its own instructions."""
+        lines = [line for _, _, line in self.code.co_lines() if line]
+        return (min(lines), max(lines)) if lines else (self.code.co_firstlineno,) * 2
+
+
+class Entry:
+    """An entry of a thread's stack: the spots of the function's lines for this caller, and where it is now.
+
+    `code` is what events are compared with; it is None where the frame itself must be looked at (`ident`).
+    """
+
+    __slots__ = ("below", "code", "ident", "lines", "spot")
+
+    def __init__(
+        self, code: CodeType | None, lines: dict[int, int], spot: int, below: Entry | None, ident: int = 0
+    ) -> None:
+        self.code = code
+        self.lines = lines
+        self.spot = spot
+        self.below = below
+        self.ident = ident
+
+
+class ThreadStack(ThreadLog):
+    """A thread's marks and its stack, whose lowest entry stands for "no notebook code"."""
+
+    __slots__ = ("top",)
+
+    def __init__(self, ident: int) -> None:
+        super().__init__(ident)
+        self.top = Entry(None, {}, NOWHERE, None)
+
+    def forget(self, spot: int) -> None:
+        """Stay at `spot` until the stack is read again."""
+        self.top = Entry(None, {}, spot, None, STALE)
+
+
+class Stacks:
+    """Which code belongs to the notebook, and where each thread is in it."""
+
+    def __init__(self, is_cell: Callable[[str], bool]) -> None:
+        self._is_cell = is_cell
+        self._tool: int | None = None
+        self._local = 0
+        self._files: dict[str, bool] = {}
+        self._codes: dict[int, NotebookCode] = {}
+        self._recursive: set[tuple[str, str]] = set()
+        self._threads: dict[int, ThreadStack] = {}
+        self._spots = Spots()
+        # Code whose locations may have answered DISABLE just after the looking thread had brought them back.
+        self._raced: list[NotebookCode] = []
+
+    def _unmute(self, codes: list[NotebookCode]) -> None:
+        """Hear all locations of `codes` again."""
+        raise NotImplementedError
+
+    def _is_mine(self, code: CodeType) -> bool:
+        name = code.co_filename
+        mine = self._files.get(name)
+        if mine is None:
+            mine = self._files[name] = bool(self._is_cell(name))
+        return mine
+
+    def _find(self, code: CodeType) -> NotebookCode | None:
+        """Return what is known of a code object; None for a library's."""
+        # By identity: hashing a code object reads all of it. The entry keeps it alive, so the id stays its own.
+        info = self._codes.get(id(code))
+        if info is None and self._tool is not None and self._is_mine(code):
+            info = self._codes.setdefault(id(code), NotebookCode(code))
+            monitoring.set_local_events(self._tool, code, self._local)
+        return info
+
+    def _thread(self, ident: int) -> ThreadStack:
+        thread = self._threads.get(ident)
+        return thread if thread is not None else self._threads.setdefault(ident, ThreadStack(ident))
+
+    def _lines(self, info: NotebookCode, caller: int) -> dict[int, int]:
+        """Return the spots of a function's lines when called from `caller`; a recursive call joins the outermost."""
+        lines = info.callers.get(caller)
+        if lines is not None:
+            return lines
+        parent = caller
+        for spot in self._spots.path(caller):
+            if (spot.file, spot.name) == info.key:
+                self._recursive.add(info.key)
+                parent = spot.parent
+                break
+        lines = info.callers.setdefault(parent, {_PARENT: parent})
+        info.callers[caller] = lines
+        return lines
+
+    def _spot(self, info: NotebookCode, lines: dict[int, int], line: int) -> int:
+        spot = lines.get(line)
+        if spot is None:
+            spot = lines[line] = self._spots.add(lines[_PARENT], *info.key, line, line)
+        return spot
+
+    def _read_stack(self, thread: ThreadStack, frame: FrameType | None) -> None:
+        """Make the thread's stack what the real frames say, innermost `frame`."""
+        chain: list[tuple[NotebookCode, int, int]] = []
+        while frame is not None:
+            info = self._find(frame.f_code)
+            if info is not None:
+                chain.append((info, frame.f_lineno or frame.f_code.co_firstlineno, id(frame)))
+            frame = frame.f_back
+        top = Entry(None, {}, NOWHERE, None)
+        for info, line, ident in reversed(chain):
+            lines = self._lines(info, top.spot)
+            top = Entry(None if info.deaf else info.code, lines, self._spot(info, lines, line), top, ident)
+        thread.top = top
+        if self._raced:
+            raced, self._raced = self._raced, []
+            self._unmute(raced)
