@@ -129,6 +129,25 @@ def _frame_of(value: Any) -> tuple[types.FrameType | None, str]:
     return value.ag_frame, "generator"
 
 
+def _describe_class(parent: type, child: object) -> str | None:
+    for name, value in list(vars(parent).items()):
+        if value is child:
+            return f".{name}"
+    return None
+
+
+def _describe_error(error: BaseException, child: object) -> str | None:
+    for name in ("__traceback__", "__cause__", "__context__"):
+        if getattr(error, name) is child:
+            return f".{name}"
+    return ".args" if error.args is child else None
+
+
+def _describe_traceback(_parent: types.TracebackType, _child: object) -> str:
+    # However deep, what counts is the frame at its end, which names itself.
+    return ""
+
+
 def _describe_cache(_parent: object, _child: object) -> str:
     return " (functools cache)"
 
@@ -142,6 +161,9 @@ _DESCRIBE: dict[type, Describe] = {
     types.CellType: _describe_cell,
     types.MethodType: _describe_method,
     functools.partial: _describe_partial,
+    type: _describe_class,
+    BaseException: _describe_error,
+    types.TracebackType: _describe_traceback,
     types.FrameType: _describe_suspended,
     types.GeneratorType: _describe_suspended,
     types.CoroutineType: _describe_suspended,

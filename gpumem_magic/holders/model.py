@@ -25,6 +25,7 @@ class HolderKind(enum.Enum):
     GRAPH = "autograd graph"
     MODULE = "imported module"
     CYCLE = "reference cycle"
+    GRAPH_CYCLE = "cycle through the autograd graph"
     UNKNOWN = "no Python holder found"
 
 

@@ -17,6 +17,7 @@ __all__ = ["Root", "error_roots", "module_roots", "namespace_roots", "running_ro
 # IPython's own names in the user's namespace: inputs are text, the others its machinery.
 _NOT_THE_USERS = re.compile(r"_i{1,3}|_i\d+|_ih|_dh|_oh|In|Out|get_ipython|exit|quit|open|__\w+__")
 _OUTPUT = re.compile(r"_{1,3}|_\d+")
+_LIBRARIES = ("site-packages", "dist-packages", "/lib/python", "\\Lib\\")
 _OWN_PACKAGE = __name__.partition(".")[0]
 
 
@@ -45,6 +46,10 @@ def namespace_roots(shell: Any) -> Iterator[Root]:
         if name in hidden and hidden[name] is value:
             continue
         yield Root(HolderKind.VARIABLE, name, value)
+        if type(value) is types.ModuleType and _is_the_users(value):
+            for attribute, held in list(vars(value).items()):
+                if not attribute.startswith("__"):
+                    yield Root(HolderKind.VARIABLE, f"{name}.{attribute}", held)
     outputs = names.get("_oh")
     if isinstance(outputs, dict):
         for number, value in list(outputs.items()):
@@ -59,6 +64,17 @@ def namespace_roots(shell: Any) -> Iterator[Root]:
         value = getattr(hook, name, None)
         if value is not None:
             yield Root(HolderKind.OUTPUT, name, value)
+
+
+def _is_the_users(module: types.ModuleType) -> bool:
+    """Tell a file of the user's own from a library."""
+    file = getattr(module, "__file__", None)
+    if module.__name__.partition(".")[0] == _OWN_PACKAGE:
+        return False
+    if not isinstance(file, str):
+        # Built-in modules have no file either, but a specification.
+        return getattr(module, "__spec__", None) is None and module.__name__ != "__main__"
+    return not any(part in file for part in _LIBRARIES)
 
 
 def error_roots(shell: Any) -> Iterator[Root]:

@@ -7,7 +7,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from gpumem_magic.holders.cycles import find_cycles
+from gpumem_magic.holders.cycles import closure_above, find_cycles
 from gpumem_magic.holders.graph import GraphWalk
 from gpumem_magic.holders.model import Category, Holder, HolderKind, HolderScan, Storage
 from gpumem_magic.holders.roots import error_roots, module_roots, namespace_roots, running_roots
@@ -22,6 +22,10 @@ __all__ = ["is_still_there", "who_holds"]
 # Walking every imported library takes most of a second in a process with torch: not for a rest of a few constants.
 _MODULE_SHARE = 0.01
 
+# What is left of the unnamed bytes below this share is not looked for.
+_CRUMBS = 0.001
+# Each asks the collector about all objects of the process, some 30 ms.
+_MOST_GRAPH_CYCLES = 8
 # The graph of one expression is no news.
 _FEW_NODES = 8
 
@@ -199,13 +203,60 @@ class _Scan:
         own = [everyone, rest, self, self.__dict__, self._found, self._walk.visited, *self._found.values()]
         own += [entry.__dict__ for entry in self._found.values()]
         own += [entry.tensors for entry in self._found.values()]
-        cycles = {} if self._over() else find_cycles(rest, self._walk.visited, own)
-        for tensor in rest:
+        rest = self._worth_a_search(rest)
+        deadline = self._started + self._budget
+        cycles = {} if self._over() else find_cycles(rest, self._walk.visited, own, deadline)
+        self._walk.cut |= time.monotonic() > deadline
+        for number, tensor in enumerate(rest):
             entry = self._entry(tensor)
+            if entry is None:
+                continue
             cycle = cycles.get(id(tensor))
-            if entry is not None and cycle is not None:
+            if cycle is not None and not self._is_hooked(tensor, own):
                 text = f"reference cycle {cycle} (freed by gc.collect(): late, not lost)"
                 entry.holders.setdefault(text, Holder(HolderKind.CYCLE, text, "reference cycle"))
+            elif number < _MOST_GRAPH_CYCLES and not self._over():
+                self._name_graph_cycle(tensor, entry, own)
+
+    def _worth_a_search(self, rest: list[Any]) -> list[Any]:
+        """Return the largest tensors first, without the crumbs: libraries keep dozens of constants of a few bytes."""
+        sizes = {id(tensor): self._torch.size(tensor) for tensor in rest}
+        rest = sorted(rest, key=lambda tensor: -sizes[id(tensor)])
+        left = sum(sizes.values())
+        for index, tensor in enumerate(rest):
+            if left <= _CRUMBS * sum(sizes.values()):
+                return rest[:index]
+            left -= sizes[id(tensor)]
+        return rest
+
+    def _name_graph_cycle(self, tensor: Any, entry: _Found, own: list[object]) -> None:
+        """Name a cycle that leads through C++: autograd's nodes, what they saved, and the hooks on them."""
+        if not (self._torch.grad_fn(tensor) or getattr(tensor, "requires_grad", False)):
+            return
+        hook = closure_above(tensor, own)
+        through = f"hook {hook}" if hook is not None else self._own_graph(tensor)
+        if through is not None:
+            text = f"cycle through the autograd graph: {through}; gc cannot free it"
+            entry.holders.setdefault(text, Holder(HolderKind.GRAPH_CYCLE, text, "cycle through the autograd graph"))
+
+    def _is_hooked(self, tensor: Any, own: list[object]) -> bool:
+        """Tell whether a hook of the tensor itself holds it: C++ holds such hooks too, so that gc frees neither."""
+        hooks = [getattr(tensor, "_post_accumulate_grad_hooks", None)]
+        if not tensor.is_leaf:  # a leaf's are Python's alone
+            hooks.append(getattr(tensor, "_backward_hooks", None))
+        return any(hooks) and closure_above(tensor, own) is not None
+
+    def _own_graph(self, tensor: Any) -> str | None:
+        """Return the node by which the graph of a tensor, or of its gradient, leads back to it."""
+        key = self._torch.storage(tensor)
+        for name, start in (("", tensor), (".grad", self._torch.gradient(tensor))):
+            if start is None or self._torch.grad_fn(start) is None:
+                continue
+            saved, _ = GraphWalk(self._torch, self._started + self._budget).behind(start)
+            for item in saved:
+                if self._torch.storage(item.tensor) == key:
+                    return f"{name}.grad_fn → {item.name}"
+        return None
 
     def _over(self) -> bool:
         return time.monotonic() > self._started + self._budget

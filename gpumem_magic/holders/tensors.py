@@ -69,10 +69,16 @@ class Torch:
         A view shares its base's storage, so the base would add nothing but a longer path.
         """
         found = [item for item in gc.get_referents(tensor) if not self.is_node(item)]
-        gradient = self._gradient(tensor)
+        gradient = self.gradient(tensor)
         return found if gradient is None else [*found, gradient]
 
-    def _gradient(self, tensor: Any) -> object | None:
+    def size(self, tensor: Any) -> int:
+        """Return the bytes of a tensor's storage, 0 when it has none of its own."""
+        key = self.storage(tensor)
+        return 0 if key is None else key.size
+
+    def gradient(self, tensor: Any) -> object | None:
+        """Return the gradient of a tensor that may have one, or None."""
         try:
             # Reading .grad of a non-leaf that does not retain it warns.
             return tensor.grad if tensor.is_leaf or tensor.retains_grad else None
@@ -81,7 +87,7 @@ class Torch:
 
     def describe(self, parent: Any, child: object) -> str | None:
         """Name the edge from a tensor to its gradient; None for every other edge."""
-        if self.is_tensor(type(parent)) and self._gradient(parent) is child:
+        if self.is_tensor(type(parent)) and self.gradient(parent) is child:
             return ".grad"
         return None
 

@@ -105,19 +105,20 @@ class Keeper:
         if self._cuda_since is None and _cuda_is_in_use():
             self._cuda_since = f"In [{running_number(self._shell)}]"
 
-    def book(self, recording: Recording, report: Report, cell_id: str | None, *, brief: bool) -> Report:
+    def book(
+        self, recording: Recording, report: Report, cell_id: str | None, scan: HolderScan | None, *, brief: bool
+    ) -> Report:
         """Enter a measured run, and return its report with what earlier runs of the cell left.
 
-        A run that nobody asked for gets its line.
+        A run that nobody asked for gets its line. `scan` says who holds what, where somebody looked.
         """
         self._origins.measured()
         entry = self.ledger.add(recording, report.analysis, cell_id)
         if entry is None:
             return report
-        if not brief:
-            self._origins.see(self._glance(), self.ledger)
+        self._origins.see(scan, self.ledger)
         if entry.run >= _LEAST_RUNS:
-            entry, report = self._compared(entry, report)
+            entry, report = self._compared(entry, report, scan or self._glance())
         if brief:
             from gpumem_magic.book import summary_line
 
@@ -125,11 +126,10 @@ class Keeper:
         _reports.keep(report)
         return report
 
-    def _compared(self, entry: Entry, report: Report) -> tuple[Entry, Report]:
+    def _compared(self, entry: Entry, report: Report, scan: HolderScan | None) -> tuple[Entry, Report]:
         """Compare a run with earlier ones of the same cell."""
         from gpumem_magic.analysis.leaks import with_leaks
 
-        scan = self._glance()
         leaks = self.ledger.reruns(entry, self._blocks(), scan)
         if not leaks:
             return entry, report

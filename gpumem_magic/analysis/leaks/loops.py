@@ -25,7 +25,11 @@ _MOST_BLANKED = 50
 
 
 class Loop(NamedTuple):
-    """A loop statement: lines of its header, of its body's first statement, and of its end, all included."""
+    """A loop statement: lines of its header, of its body's first statement, and of its end, all included.
+
+    `first_end` is the last line of a first statement whose own line comes again before it is over: a loop's, a
+    ``with``'s; of others it is `first`.
+    """
 
     file: str
     scope: str
@@ -77,7 +81,9 @@ def _loops(file: str, node: ast.AST, scope: str) -> Iterator[Loop]:
         if isinstance(child, (ast.For, ast.AsyncFor, ast.While)):
             first, end = child.body[0], child.body[-1].end_lineno
             if first.lineno > child.lineno and end is not None:
-                yield Loop(file, scope, child.lineno, first.lineno, first.end_lineno or first.lineno, end)
+                again = isinstance(first, (ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith))
+                first_end = (first.end_lineno if again else None) or first.lineno
+                yield Loop(file, scope, child.lineno, first.lineno, first_end, end)
         yield from _loops(file, child, inner)
 
 
