@@ -35,8 +35,14 @@ def _device(device: DeviceAnalysis) -> DeviceAnalysis:
         marker._replace(text=marker.text.split(":", 1)[0]) if marker.kind == "exception" else marker
         for marker in device.markers
     )
+    categories = device.categories
+    if categories is not None:
+        # Paths are made of names that people gave their variables and layers.
+        count = len(categories.module_names)
+        categories = replace(categories, module_names=("", *(f"module {number}" for number in range(1, count))))
     return replace(
         device,
+        categories=categories,
         groups=tuple(map(_group, device.groups)),
         oom_group=None if device.oom_group is None else _group(device.oom_group),
         oom_state=None,

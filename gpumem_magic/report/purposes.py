@@ -14,6 +14,7 @@ from gpumem_magic.analysis.categories.model import (
     INPUT,
     OPTIMIZER,
     PARAMETER,
+    UNKNOWN,
     WORKSPACE,
 )
 from gpumem_magic.analysis.curves import group_values
@@ -27,13 +28,28 @@ if TYPE_CHECKING:
     from gpumem_magic.analysis.categories import Categories, CategoryRow
     from gpumem_magic.analysis.model import DeviceAnalysis, Timeline
 
-__all__ = ["INFERRED", "by_category", "category_columns", "purposes_header", "rest_by_category"]
+__all__ = ["INFERRED", "by_category", "by_module", "category_columns", "purposes_header", "rest_by_category"]
 
 # Of a category's byte, the bit that says "inferred".
 INFERRED = 0x80
 _MODULES_SHOWN = 200
 # A cell that holds nothing of these is told by its lines alone.
 _TELLING = frozenset({PARAMETER, BUFFER, OPTIMIZER, GRADIENT, ACTIVATION, INPUT, WORKSPACE})
+
+
+def by_module(device: DeviceAnalysis, top: int = 3) -> str | None:
+    """Say in one line which modules the peak belongs to, largest first; None where there is none to tell."""
+    categories = device.categories
+    if categories is None or len(categories.modules) < 2:
+        return None
+    total = sum(row.bytes for row in categories.peak)
+    parts = [
+        f"{categories.module_names[row.module]} {format_share(row.bytes, total)}" for row in categories.modules[:top]
+    ]
+    rest = categories.modules[top:]
+    if rest:
+        parts.append(f"{len(rest)} more {format_share(sum(row.bytes for row in rest), total)}")
+    return ", ".join(parts)
 
 
 def category_columns(categories: Categories) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
@@ -100,6 +116,8 @@ def by_category(device: DeviceAnalysis) -> str | None:
     parts = []
     for row in categories.peak:
         text = f"{LABELS[row.category]} {format_share(row.bytes, total)}"
+        if row.category == UNKNOWN and categories.reason is not None:
+            text += " (inside functions, Python 3.12 tells more)"
         if row.inferred == row.bytes:
             text += " (inferred)"
         elif row.inferred * 100 >= total:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import unicodedata
 from typing import TYPE_CHECKING
 
-from gpumem_magic._format import format_bytes
-from gpumem_magic.report.purposes import by_category
+from gpumem_magic._format import format_bytes, visible
+from gpumem_magic.report.purposes import by_category, by_module
 from gpumem_magic.report.wording import format_share, numbers, table_title
 
 if TYPE_CHECKING:
@@ -106,10 +106,11 @@ def _has_rtl(text: str) -> bool:
 
 def _table(device: DeviceAnalysis, shown: Sequence[Row], total: int, width: int) -> list[str]:
     lines: list[str] = []
-    labels = [device.groups[row.group].label for row in shown]
+    labels = [visible(device.groups[row.group].label) for row in shown]
     label_width = min(max(map(display_width, labels), default=0), 34)
     details = [
-        " ".join((device.groups[row.group].source or device.groups[row.group].reason or "").split()) for row in shown
+        visible(" ".join((device.groups[row.group].source or device.groups[row.group].reason or "").split()))
+        for row in shown
     ]
     # Margin, size, share, label, two gaps, bar: what is left is the source's.
     room = width - 20 - label_width - 3 - _BAR_CELLS
@@ -136,6 +137,8 @@ def _device_lines(analysis: Analysis, device: DeviceAnalysis, *, top: int, width
     purposes = by_category(device)
     if purposes is not None:
         lines.append(f"  {table_title(device)} by category: {purposes}")
+        modules = by_module(device)
+        lines += [f"  {table_title(device)} by module: {modules}"] if modules is not None else []
     lines.append(f"  {table_title(device)}:")
     shown = device.peak[:top]
     lines += _table(device, shown, peak, width)

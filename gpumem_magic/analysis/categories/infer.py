@@ -140,6 +140,8 @@ def _alike(timeline: Timeline, known: NDArray[np.int16], what: Facts) -> NDArray
     agreed = (lowest == highest) & np.isin(highest, _TOLD_BY_LIKENESS)
     row = np.minimum(np.searchsorted(codes, code), len(codes) - 1)
     chosen = (codes[row] == code) & agreed[row] & ~told
+    # A line that hides a whole step makes other things of a gradient's size.
+    chosen &= (what.born > OUTSIDE) | ~np.isin(highest[row], (GRADIENT, OPTIMIZER))
     # A gradient outlives its backward, state its step: what does not is something else of that size.
     chosen &= ~((what.born == what.died) & (what.born_span == what.died_span) & (what.born != OUTSIDE))
     result[chosen] = highest[row[chosen]]
