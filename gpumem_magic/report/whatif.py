@@ -225,14 +225,15 @@ class Question:
         in_force = lab.predict(_acting(recorded, self.cap))
         yield row_of(lab, lab.conf, in_force, is_recorded=True)
         seen = {recorded}
+        alike: dict[AllocatorSettings, str] = {}
         for conf in self.confs:
             settings = parse_settings(conf)
             if settings in seen:
                 continue
             seen.add(settings)
-            inert = _why_inert(lab, self.cap, settings, recorded)
-            found = in_force if inert is not None else lab.predict(_acting(settings, self.cap))
-            yield replace(row_of(lab, conf, found), inert=inert)
+            inert = _why_inert(lab, self.cap, settings, recorded) or _twin(lab, self.cap, conf, settings, alike)
+            # What was replayed already is not replayed again.
+            yield replace(row_of(lab, conf, lab.predict(_acting(settings, self.cap))), inert=inert)
         if self.wants_facts:
             yield facts_of(lab)
 
@@ -260,6 +261,14 @@ def _why_inert(lab: Lab, cap: Cap | None, settings: AllocatorSettings, recorded:
     return _SAME
 
 
+def _twin(
+    lab: Lab, cap: Cap | None, conf: str, settings: AllocatorSettings, alike: dict[AllocatorSettings, str]
+) -> str | None:
+    """Return that an earlier setting does the same here, None for the first of its kind."""
+    first = alike.setdefault(lab.effective(_acting(settings, cap)), conf)
+    return None if first == conf else f"not replayed: here it does the same as {first or 'the defaults'}"
+
+
 def rows_of(
     lab: Lab, cap: Cap | None, in_force: Prediction, results: Sequence[tuple[str, Prediction]]
 ) -> tuple[Row, ...]:
@@ -278,10 +287,14 @@ def rows_of(
     """
     recorded = from_torch(lab.trace.settings)
     rows = []
+    alike: dict[AllocatorSettings, str] = {}
     for conf, found in results:
         settings = parse_settings(conf)
-        row = row_of(lab, conf, found, is_recorded=settings == recorded)
-        rows.append(replace(row, inert=_why_inert(lab, cap, settings, recorded)))
+        is_recorded = settings == recorded
+        inert = None
+        if not is_recorded:
+            inert = _why_inert(lab, cap, settings, recorded) or _twin(lab, cap, conf, settings, alike)
+        rows.append(replace(row_of(lab, conf, found, is_recorded=is_recorded), inert=inert))
     if not any(row.is_recorded for row in rows):
         rows.insert(0, row_of(lab, lab.conf, in_force, is_recorded=True))
     return tuple(rows)

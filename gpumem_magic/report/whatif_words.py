@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic._format import format_bytes, format_count
+from gpumem_magic.allocator.conf import OPTIONS
 from gpumem_magic.report.fallback import escape
 from gpumem_magic.report.text import display_width
 
 if TYPE_CHECKING:
     from gpumem_magic.report.whatif import Answer, Facts, Row
 
-__all__ = ["conclusion", "confidence", "outcome", "paste_lines", "plain", "plain_row", "spread", "table_html", "text"]
+__all__ = [
+    "conclusion",
+    "confidence",
+    "meaning",
+    "outcome",
+    "paste_lines",
+    "plain",
+    "plain_row",
+    "spread",
+    "table_html",
+    "text",
+]
 
+# Between options, not inside a bracketed list.
+_OPTION_BREAK = re.compile(r",(?![^\[]*\])")
 _DEFAULTS = "torch's defaults"
 _VARIABLE = {"cuda": "PYTORCH_CUDA_ALLOC_CONF", "xpu": "PYTORCH_ALLOC_CONF"}
 # Above this share of the reserved peak, live tensors are the answer and settings are not.
@@ -139,10 +154,17 @@ def paste_lines(conf: str, device: str) -> list[tuple[str, str]]:
     ]
 
 
+def meaning(conf: str) -> str:
+    """Return what the options of a setting do, one line each."""
+    names = [part.split(":", 1)[0].strip() for part in _OPTION_BREAK.split(conf)]
+    return "\n".join(f"{name}: {OPTIONS[name].meaning}" for name in names if name in OPTIONS)
+
+
 def plain_row(answer_peak: int, row: Row) -> dict[str, Any]:
     """Return a row as JSON-compatible data for the view."""
     return {
         "conf": row.conf,
+        "meaning": meaning(row.conf),
         "low": row.low,
         "expected": row.expected,
         "high": row.high,
@@ -185,6 +207,7 @@ def plain(answer: Answer) -> dict[str, Any]:
 
 
 def _cells(answer: Answer) -> list[list[str]]:
+    """Write the table; what was not replayed has two cells, its setting and why."""
     facts = answer.facts
     head = ["setting", "reserved", "range", "against recorded", "retries"]
     if answer.cap is not None:
@@ -192,25 +215,31 @@ def _cells(answer: Answer) -> list[list[str]]:
     rows = [head]
     for row in answer.rows:
         name = f"{row.conf or '(defaults)'}{' *' if row.is_recorded else ''}"
-        cells = [
-            name,
-            format_bytes(row.expected),
-            spread(row),
-            format_bytes(row.expected - facts.reserved_peak, signed=True),
-            format_count(row.retries),
-        ]
-        if row.verdict != "fits":
-            # It died on the way, so the numbers are no comparison.
-            cells[2:4] = ["until then", ""]
         if row.inert is not None:
-            cells[1:5] = ["", "", "", ""]
-        if answer.cap is not None:
-            cells.append(row.inert or outcome(row))
-        elif row.inert is not None:
-            cells.append(row.inert)
-        rows.append(cells)
-    width = max(len(cells) for cells in rows)
-    return [cells + [""] * (width - len(cells)) for cells in rows]
+            rows.append([name, row.inert])
+            continue
+        change = format_bytes(row.expected - facts.reserved_peak, signed=True)
+        # One that died on the way is no comparison.
+        known = [spread(row), change] if row.verdict == "fits" else ["until then", ""]
+        cells = [name, format_bytes(row.expected), *known, format_count(row.retries)]
+        rows.append(cells if answer.cap is None else [*cells, outcome(row)])
+    return rows
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    """Align the columns: names and outcomes to the left, numbers to the right."""
+    whole = [row for row in rows if len(row) > 2]
+    widths = [max(map(display_width, column)) for column in zip(*whole, strict=True)]
+    widths[0] = max(display_width(row[0]) for row in rows)
+    lines = []
+    for row in rows:
+        pads = [" " * (width - display_width(cell)) for cell, width in zip(row, widths, strict=False)]
+        cells = [
+            cell + pad if index in {0, 5} or len(row) == 2 else pad + cell
+            for index, (cell, pad) in enumerate(zip(row, pads, strict=True))
+        ]
+        lines.append(("  " + "  ".join(cells)).rstrip())
+    return lines
 
 
 def text(answer: Answer) -> str:
@@ -227,14 +256,7 @@ def text(answer: Answer) -> str:
     ]
     if answer.cap is not None:
         lines.append(f"  limit: {format_bytes(answer.cap.bytes)}, {answer.cap.why}")
-    rows = _cells(answer)
-    widths = [max(display_width(cell) for cell in column) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = []
-        for index, (cell, width) in enumerate(zip(row, widths, strict=True)):
-            pad = " " * (width - display_width(cell))
-            cells.append(cell + pad if index in {0, 5} else pad + cell)
-        lines.append(("  " + "  ".join(cells)).rstrip())
+    lines += _aligned(_cells(answer))
     if any(row.is_recorded for row in answer.rows):
         lines.append("  * in force when it was recorded")
     best = answer.best

@@ -18,7 +18,7 @@ from gpumem_magic.report.questions import Questions
 from gpumem_magic.report.reading import read_report
 from gpumem_magic.report.report import Report
 from gpumem_magic.report.whatif import Answer, Cap, Facts, Row, bare, natural_cap, question_for, why_not
-from gpumem_magic.report.whatif_words import conclusion, confidence, paste_lines, plain, table_html, text
+from gpumem_magic.report.whatif_words import conclusion, confidence, meaning, paste_lines, plain, table_html, text
 from gpumem_magic.trace.reader import read_trace
 
 RECORDINGS = Path(__file__).parents[2] / "data" / "recordings"
@@ -112,6 +112,13 @@ def test_a_line_to_paste_is_quoted_for_the_shell():
     assert [line for _, line in paste_lines("", "xpu:0")][1] == "unset PYTORCH_ALLOC_CONF"
 
 
+def test_options_say_what_they_do_also_with_lists_of_values():
+    said = meaning("expandable_segments:True,roundup_power2_divisions:[256:1,>:2]").split("\n")
+    assert [line.split(":")[0] for line in said] == ["expandable_segments", "roundup_power2_divisions"]
+    assert all(len(line) > 40 for line in said)
+    assert meaning("") == ""
+
+
 def test_html_escapes_what_came_from_a_path():
     dead = {"verdict": "oom", "dies_bytes": 1, "dies_at": "<img src=x>:3"}
     shown = table_html(Answer(facts(), Cap(GIB, "as asked for"), (row("", GIB, is_recorded=True, **dead),)))
@@ -159,6 +166,9 @@ def test_settings_that_cannot_act_are_not_replayed_and_say_why(report_of):
     assert rows["max_split_size_mb:512"].inert == "not replayed: no block reaches that size"
     assert rows["roundup_power2_divisions:4"].inert == "not replayed: it rounds no request of this program"
     assert rows["garbage_collection_threshold:0.8"].inert == "not replayed: torch collects only under a memory limit"
+    both = rows["expandable_segments:True,roundup_power2_divisions:4"]
+    assert both.inert == "not replayed: here it does the same as expandable_segments:True"
+    assert both.expected == rows["expandable_segments:True"].expected
     assert rows[""].is_recorded
     report = report_of("mlp_train.c0")
     limited = replace(report.devices[0], total=80 * GIB, limit=80 * GIB)

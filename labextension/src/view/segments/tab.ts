@@ -1,8 +1,10 @@
 /** The "Segments" tab: where memory lies at a moment, what is wasted there, and who keeps it from going back. */
 
 import type { AskChannel } from '../ask';
+import type { Device } from '../document';
 import { type Colours, toneColour } from '../draw/palette';
 import { formatBytes, formatCount, formatMoment, formatShare } from '../format';
+import { type Band, makeBanding } from '../model/bands';
 import type { Session } from '../session';
 import { bdi, button, h, replace } from '../ui/dom';
 import { bytesCell, drawTable, type TableSpec } from '../ui/rows';
@@ -16,6 +18,11 @@ const MOST_ROWS = 200;
 const MOST_PINS = 12;
 const ZOOMS = [1, 2, 4, 8, 16, 32] as const;
 const ORDERS: Record<Order, string> = { waste: 'most waste first', size: 'largest first', address: 'address' };
+
+function lastOom(device: Device): number | null {
+  const ooms = device.markers.filter(marker => marker.kind === 'oom');
+  return ooms[ooms.length - 1]?.timeUs ?? null;
+}
 
 export class SegmentsTab implements ExtraTab {
   readonly name = 'segments';
@@ -48,6 +55,7 @@ export class SegmentsTab implements ExtraTab {
   #device = -1;
   #us: number | null = null;
   #colours: Colours | null = null;
+  #byLine: readonly Band[] | null = null;
 
   constructor(session: Session, channel: AskChannel | null) {
     this.#session = session;
@@ -107,13 +115,14 @@ export class SegmentsTab implements ExtraTab {
       this.#device = session.deviceIndex;
       this.#map = null;
       this.#us = null;
+      this.#byLine = null;
       this.#pinned.clear();
       this.#canvas.select(null);
       this.#showNamed();
       const steps = session.source.recording.steps.count;
       this.#slider.max = String(this.#source.live ? steps : Math.max(0, this.#source.moments.length - 1));
     }
-    const us = session.here?.us ?? this.#us ?? this.#peakUs();
+    const us = session.here?.us ?? this.#us ?? this.#firstUs();
     if (us !== this.#us || this.#map === null) {
       this.#us = us;
       this.#source.request(us);
@@ -138,9 +147,10 @@ export class SegmentsTab implements ExtraTab {
     return [this.#says.textContent ?? '', head.join('\t'), ...this.#shown.map(line)].join('\n');
   }
 
-  #peakUs(): number {
+  /** Where memory ran out, else the peak. */
+  #firstUs(): number {
     const { device } = this.#session.source.recording;
-    return (device.headline.peakUs ?? device.startUs) - device.startUs;
+    return (lastOom(device) ?? device.headline.peakUs ?? device.startUs) - device.startUs;
   }
 
   #take(map: SegmentMap): void {
@@ -170,16 +180,15 @@ export class SegmentsTab implements ExtraTab {
 
   #showNamed(): void {
     const { device } = this.#session.source.recording;
-    const { startUs, endUs, markers, headline } = device;
-    const ooms = markers.filter(marker => marker.kind === 'oom');
-    const last = ooms[ooms.length - 1];
+    const { startUs, endUs, headline } = device;
+    const last = lastOom(device);
     const go = (text: string, timeUs: number): HTMLElement =>
       button(text, () => this.#goTo(timeUs - startUs), { title: `The segments: ${text}` });
     replace(
       this.#named,
       headline.peakUs === null ? null : go('peak', headline.peakUs),
       ' ',
-      last === undefined ? null : go('out of memory', last.timeUs),
+      last === null ? null : go('out of memory', last),
       ' ',
       go('end', endUs)
     );
@@ -461,12 +470,20 @@ export class SegmentsTab implements ExtraTab {
     return found.cell === null ? found.label : `${found.cell} ${found.label}`;
   }
 
+  /** Blocks are coloured by line, also while the picture is coloured by something that cuts across lines. */
+  #bands(): readonly Band[] {
+    const session = this.#session;
+    if (session.colorBy === 'line' || session.colorBy === 'cell') return session.banding.bands;
+    this.#byLine ??= makeBanding(session.source.recording, session.document.header, 'line').bands;
+    return this.#byLine;
+  }
+
   #colourOf(group: number | null): string {
     const colours = this.#colours as Colours;
     if (group === null) return colours.unknown;
     let colour = this.#ofGroup.get(group);
     if (colour === undefined) {
-      const band = this.#session.banding.bands.find(candidate => candidate.groups.includes(group));
+      const band = this.#bands().find(candidate => candidate.groups.includes(group));
       colour = band === undefined ? colours.other : toneColour(band.tone, colours);
       this.#ofGroup.set(group, colour);
     }

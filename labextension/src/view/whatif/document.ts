@@ -5,6 +5,8 @@ export type Verdict = 'fits' | 'oom' | 'oom_unless_fallback';
 export interface WhatIfRow {
   /** The setting; '' for torch's defaults. */
   conf: string;
+  /** What its options do, one line each. */
+  meaning: string;
   /** Peak reserved bytes, until the end or until the program dies: the point, and the range. */
   low: number;
   expected: number;

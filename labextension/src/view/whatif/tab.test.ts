@@ -13,6 +13,7 @@ const GIB = 2 ** 30;
 
 const row = (conf: string, more: Partial<WhatIfRow> = {}): WhatIfRow => ({
   conf,
+  meaning: '',
   low: 4 * GIB,
   expected: 4 * GIB,
   high: 4 * GIB,

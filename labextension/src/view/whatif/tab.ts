@@ -343,7 +343,7 @@ function line(row: WhatIfRow, look: Look): HTMLElement {
   const mark = row.recorded ? 'in force' : best ? 'best' : '';
   const name = h(
     'td',
-    { class: 'conf' },
+    { class: 'conf', title: row.meaning || 'torch’s own settings' },
     row.recorded || best ? h('b', {}, ...confName(row.conf)) : h('span', {}, ...confName(row.conf)),
     mark === '' ? null : h('small', {}, mark)
   );
