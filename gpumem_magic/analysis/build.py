@@ -18,6 +18,7 @@ from gpumem_magic.analysis.lines import attribute
 from gpumem_magic.analysis.model import Analysis, Marker
 from gpumem_magic.analysis.oom import diagnose
 from gpumem_magic.analysis.oom.retrial import retry_in
+from gpumem_magic.analysis.pinned import with_pinned_lane
 from gpumem_magic.analysis.sentence import nothing_sentence, sentence
 from gpumem_magic.recording.model import Note, Outcome, SourceKind
 from gpumem_magic.trace.model import StackTable
@@ -58,7 +59,7 @@ def _origin(cell: Cell) -> Origin:
 
 
 def _by_peak(devices: Iterable[DeviceAnalysis]) -> tuple[DeviceAnalysis, ...]:
-    return tuple(sorted(alike(list(devices)), key=lambda d: -(d.headline.allocated_peak or 0)))
+    return with_pinned_lane(sorted(alike(list(devices)), key=lambda d: -(d.headline.allocated_peak or 0)))
 
 
 def _active(device: DeviceTrace) -> bool:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CPU_BEFORE", "CPU_OVERFLOW", "OVERFLOW", "DeviceContext", "Placement", "analyse_device", "sample_lanes"]
 
+PINNED_RESERVED = "torch records no events of the cache of pinned host memory"
 CPU_BEFORE = "torch's profiler counts from the cell's start; older CPU tensors are unknown to it"
 CPU_OVERFLOW = "recording stopped before the cell ended"
 
@@ -58,7 +59,7 @@ def sample_lanes(
 
 
 def _reserved_lane(device: DeviceTrace, history: History, context: DeviceContext) -> tuple[Lane, ...]:
-    if not device.has_snapshot or (not history.reserved.any() and not len(device.segments)):
+    if not device.has_snapshot or device.kind == "host" or (not history.reserved.any() and not len(device.segments)):
         return ()
     reserved = history.reserved
     changed = np.flatnonzero(np.diff(reserved))
@@ -129,9 +130,11 @@ def _headline(
             missing["peak_us"] = "the peak lies in the part that the event ring lost"
     reserved = [int(value) for value in (history.reserved[0], history.reserved.max(), history.reserved[-1])]
     limit = context.after.limit if context.after is not None else None
-    if not device.has_snapshot:
-        missing |= dict.fromkeys(("reserved_before", "reserved_peak", "reserved_after"), "no caching allocator here")
-    has = device.has_snapshot
+    # Pinned host memory has a cache, too, but its recording has no events of it.
+    has = device.has_snapshot and device.kind != "host"
+    if not has:
+        reason = PINNED_RESERVED if device.kind == "host" else "no caching allocator here"
+        missing |= dict.fromkeys(("reserved_before", "reserved_peak", "reserved_after"), reason)
     if limit is None:
         missing["headroom"] = "the device's size is not in the recording"
     used = context.after

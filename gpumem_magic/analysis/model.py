@@ -85,7 +85,7 @@ class Lane:
     `shape` is ``"step"`` (holds until the next point) or ``"sample"`` (measured at points in time).
     """
 
-    name: Literal["reserved", "device used", "process used", "host used"]
+    name: Literal["reserved", "device used", "process used", "host used", "pinned host"]
     shape: Literal["step", "sample"]
     time_us: NDArray[np.int64]
     value: NDArray[np.int64]

@@ -103,7 +103,10 @@ def notebook_analysis(runs: Sequence[Run], title: str = "notebook") -> Analysis:
     book = _Book()
     numbers = [book.stack_numbers(run.analysis.stacks) for run in runs]
     devices = tuple(
-        sorted((_device(key, runs, numbers, book) for key in keys), key=lambda d: -(d.headline.allocated_peak or 0))
+        sorted(
+            (_device(key, runs, numbers, book) for key in keys),
+            key=lambda d: (d.kind == "host", -(d.headline.allocated_peak or 0)),
+        )
     )
     notes = [Note("info", _CPU)] if "cpu" in keys and len(runs) > 1 else []
     started = min((run.analysis.started_us for run in runs), default=0)

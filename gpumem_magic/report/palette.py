@@ -39,6 +39,7 @@ LINES = {
     "device used": "#5b6470",
     "process used": "#0b62d6",
     "host used": "#5b6470",
+    "pinned host": "#1a7f37",
     "limit": "#b3121d",
 }
 

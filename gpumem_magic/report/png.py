@@ -148,7 +148,7 @@ class _Panel:
         return parts
 
     def _lanes(self) -> None:
-        dashes = {"device used": (2, 3), "process used": (7, 3), "host used": (2, 3)}
+        dashes = {"device used": (2, 3), "process used": (7, 3), "host used": (2, 3), "pinned host": (9, 2)}
         for lane, x, value in self.scene.lanes:
             if not len(value):
                 continue

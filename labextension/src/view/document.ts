@@ -220,7 +220,7 @@ export interface Marker {
 }
 
 export interface Lane {
-  name: 'reserved' | 'device used' | 'process used' | 'host used';
+  name: 'reserved' | 'device used' | 'process used' | 'host used' | 'pinned host';
   /** 'step' holds its value until the next point; 'sample' was measured at points in time. */
   shape: 'step' | 'sample';
 }

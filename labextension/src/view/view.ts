@@ -136,7 +136,10 @@ export class View {
     // What a person looks for is on the device that held the most.
     const most = header.devices.reduce(
       (best, device, k) =>
-        (device.headline.allocatedPeak ?? 0) > (header.devices[best]?.headline.allocatedPeak ?? 0) ? k : best,
+        device.kind !== 'host' &&
+        (device.headline.allocatedPeak ?? 0) > (header.devices[best]?.headline.allocatedPeak ?? 0)
+          ? k
+          : best,
       0
     );
     this.#parts = new Parts(this.#root, new Session(document, most), this.#options);

@@ -33,6 +33,7 @@ export type LineName =
   | 'device used'
   | 'process used'
   | 'host used'
+  | 'pinned host'
   | 'limit'
   | 'outside torch';
 export type Rgb = readonly [number, number, number];
@@ -61,6 +62,7 @@ export const LIGHT: Colours = {
     'device used': '#5b6470',
     'process used': '#0b62d6',
     'host used': '#5b6470',
+    'pinned host': '#1a7f37',
     limit: '#b3121d',
     'outside torch': '#8a5a00'
   }
@@ -90,6 +92,7 @@ export const DARK: Colours = {
     'device used': '#a2abb6',
     'process used': '#7ab4ff',
     'host used': '#a2abb6',
+    'pinned host': '#56d364',
     limit: '#ff8079',
     'outside torch': '#e0b050'
   }
@@ -102,6 +105,7 @@ export const DASHES: Record<LineName, readonly number[]> = {
   'device used': [2, 3],
   'process used': [7, 3],
   'host used': [2, 3],
+  'pinned host': [9, 2, 1, 2],
   limit: [10, 3, 2, 3],
   'outside torch': [4, 2]
 };

@@ -28,7 +28,14 @@ export class HeaderView {
         'ul',
         { class: 'notes' },
         error === null ? null : h('li', { class: 'error' }, bdi(error)),
-        ...notes.map(note => h('li', { class: note.level }, note.level === 'warning' ? '⚠ ' : '', bdi(note.text)))
+        ...notes.map(note =>
+          h(
+            'li',
+            { class: note.level },
+            note.level === 'warning' ? '⚠ ' : '',
+            h('bdi', { dir: 'auto' }, ...withCode(note.text))
+          )
+        )
       ),
       numbers(device)
     );

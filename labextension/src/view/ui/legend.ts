@@ -13,6 +13,7 @@ const LINE_HELP: Record<LineName, string> = {
   'device used': 'The whole device, by everyone, by the driver',
   'process used': 'This process on the device, by the driver',
   'host used': 'Memory of the host',
+  'pinned host': 'Pinned host memory that torch holds for copies; its own tab says who',
   limit: 'The most that this process may reserve',
   'outside torch': 'This process less what torch reserved: context, libraries, NCCL'
 };

@@ -176,6 +176,7 @@ td.bar.parts { white-space: nowrap; font-size: 0; } td.bar.parts i { min-width: 
 .compare td.bar { padding-inline: 4px; background: linear-gradient(var(--gm-border), var(--gm-border)) center / 1px 100% no-repeat; }
 .compare td.bar i { background: currentColor; }
 .compare tbody tr { cursor: default; }
+.gm .facts .fold { text-decoration: underline dotted; }
 .gm .fold { border: 0; background: none; padding: 0 2px; min-height: 0; text-align: start; }
 .compare .inside td { font-size: 12px; border-top: 0; }
 .compare .inside td.where { padding-inline-start: 30px; white-space: normal; max-width: none; }
