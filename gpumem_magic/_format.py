@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["format_bytes", "format_count", "format_duration"]
+import re
+
+__all__ = ["format_bytes", "format_count", "format_duration", "visible"]
+
+# What steers a terminal (C0, DEL, C1), turns the reading order around without a letter (embeddings, overrides,
+# isolates), breaks a line where none is (U+2028, U+2029), or cannot be encoded (lone surrogates). Marks that real
+# scripts need (joiners, right-to-left mark) are none of these.
+_STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -58,3 +65,25 @@ def format_duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def visible(text: str, keep: str = "") -> str:
+    r"""Write characters that would steer the reader's screen as their escapes (``\x1b``, ``\u202e``).
+
+    For whatever comes from a file, a path, a device or a cell and is shown as text.
+
+    Parameters
+    ----------
+    text
+        What is shown.
+    keep
+        Characters to leave as they are, such as a newline.
+    """
+
+    def escaped(found: re.Match[str]) -> str:
+        character = found.group()
+        if character in keep:
+            return character
+        return f"\\x{ord(character):02x}" if ord(character) < 256 else f"\\u{ord(character):04x}"
+
+    return _STEERING.sub(escaped, text)

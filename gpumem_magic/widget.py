@@ -1,6 +1,6 @@
 """The report as a live widget, with everything beside it that keeps a notebook readable without one.
 
-`display` is what a finished cell calls: exactly one output, whatever the front end can show.
+`bundle` is what a finished cell shows: exactly one output, whatever the front end can show.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     _Shown: TypeAlias = Report | Comparison | ExportedReport
 
-__all__ = ["bundle", "can_show_widgets", "display", "preload", "report_widget"]
+__all__ = ["bundle", "can_show_widgets", "preload", "report_widget"]
 
 _SCRIPT = Path(__file__).resolve().parent / "static" / "widget.js"
 # The saved state holds the script (about 150 kB) and this in base64; a notebook with 20 reports stays under 10 MB.
@@ -105,13 +105,17 @@ def _widget_class() -> type[Any]:
 def preload() -> None:
     """Import what showing a picture needs (0.3 s), so that the first report is as fast as the tenth.
 
-    Meant for a side thread while a long cell runs. A package that fails to import is left to `display`, which says so.
+    Meant for a side thread while a long cell runs. A package that fails to import is left to `bundle`, which says so.
     """
     with suppress(ImportError, OSError, RuntimeError):
         importlib.import_module("gpumem_magic.report.png")
+        importlib.import_module("matplotlib.backends._backend_agg")
     if can_show_widgets():
         with suppress(ImportError, OSError, GpumemError):
             _widget_class()
+    # Last: only texts in scripts that the base font lacks need it.
+    with suppress(ImportError, OSError, RuntimeError):
+        importlib.import_module("matplotlib.font_manager")
 
 
 def report_widget(report: _Shown) -> Any:
@@ -140,25 +144,6 @@ def _forget(cell_key: Hashable) -> None:
         former.close()
 
 
-def display(report: _Shown, cell_key: Hashable = None) -> None:
-    """Publish a report as exactly one output.
-
-    Parameters
-    ----------
-    report
-        What to show.
-    cell_key
-        Names the cell: running it again closes the widget of its former run. None: nothing is closed.
-    """
-    from IPython.display import publish_display_data
-
-    if "ipykernel.kernelapp" not in sys.modules:
-        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-        publish_display_data({"text/plain": report.to_text(encoding=encoding)})
-        return
-    publish_display_data(*bundle(report, cell_key))
-
-
 def bundle(report: _Shown, cell_key: Hashable = None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the mime bundle (data, metadata) of a report, with a live widget where a front end draws one.
 
@@ -167,7 +152,7 @@ def bundle(report: _Shown, cell_key: Hashable = None) -> tuple[dict[str, Any], d
     report
         What to show.
     cell_key
-        As for `display`.
+        Names the cell: running it again closes the widget of its former run. None: nothing is closed.
     """
     if cell_key is not None:
         _forget(cell_key)

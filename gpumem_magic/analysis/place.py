@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpumem_magic._format import visible
+
 if TYPE_CHECKING:
     from gpumem_magic.analysis.model import Group
 
@@ -13,7 +15,7 @@ _SOURCE_LENGTH = 48
 
 
 def _shortened(source: str) -> str:
-    text = " ".join(source.split())
+    text = visible(" ".join(source.split()))
     # A backtick inside would end the quotation.
     text = text.replace("`", "'")
     return text if len(text) <= _SOURCE_LENGTH else text[: _SOURCE_LENGTH - 1].rstrip() + "…"
@@ -22,5 +24,6 @@ def _shortened(source: str) -> str:
 def place_text(group: Group) -> str:
     """Name a group in running text: ``line 4 `loss.backward()```, ``train.py:67 forward``, ``an unknown line``."""
     if group.kind in {"line", "frame"}:
-        return f"{group.label} `{_shortened(group.source)}`" if group.source else group.label
-    return group.label
+        label = visible(group.label)
+        return f"{label} `{_shortened(group.source)}`" if group.source else label
+    return visible(group.label)

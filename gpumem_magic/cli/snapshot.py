@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic._errors import BadUsageError, SnapshotError
-from gpumem_magic._format import format_bytes, format_count, format_duration
+from gpumem_magic._format import format_bytes, format_count, format_duration, visible
 
 if TYPE_CHECKING:
     import argparse
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["add_parsers", "open_snapshot", "pick_device", "print_table", "printable"]
 
 _COUNTERS = ("requested", "allocated", "active", "reserved")
-# A file or function name from a foreign snapshot must not steer the terminal.
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 _DEFAULT_TOP = 20
 
 
@@ -71,12 +68,14 @@ def pick_device(trace: Trace, wanted: str) -> DeviceTrace:
 
 def printable(text: str) -> str:
     """Return lines of text without characters that would steer the terminal."""
-    return "\n".join(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", line) for line in text.split("\n"))
+    # Isolates keep a right-to-left source line from turning its row around.
+    return visible(text, keep="\n\u2068\u2069")
 
 
 def print_table(rows: Sequence[Sequence[str]], *, left: frozenset[int] = frozenset({0}), indent: str = "  ") -> None:
     """Print rows in aligned columns: those in `left` to the left, the others to the right."""
-    rows = [[_CONTROL.sub("\N{REPLACEMENT CHARACTER}", cell) for cell in row] for row in rows]
+    # A file or function name from a foreign snapshot must not steer the terminal.
+    rows = [[visible(cell) for cell in row] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (

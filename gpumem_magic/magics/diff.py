@@ -11,6 +11,7 @@ from IPython.core.magic_arguments import argument, parse_argstring
 from gpumem_magic import _reports
 from gpumem_magic._errors import BadUsageError, GpumemError
 from gpumem_magic.magics.arguments import unquoted, without_comment
+from gpumem_magic.magics.show import display
 from gpumem_magic.magics.tools import as_magic
 
 if TYPE_CHECKING:
@@ -71,7 +72,6 @@ class DiffMagics:
         A and B are numbers of measured cells (3), labels (--label), or files: snapshots of torch, and HTML reports of
         gpumem_magic. "train~1" is the run before the newest one called "train"; "last" is the newest report.
         """
-        from gpumem_magic import widget
         from gpumem_magic.report.comparison import Comparison
 
         found = parse_argstring(self.gpumem_diff, without_comment(line))
@@ -87,7 +87,7 @@ class DiffMagics:
         except GpumemError as error:
             print(f"gpumem: {error}")  # noqa: T201 - the magic's output
             return
-        widget.display(comparison)
+        display(comparison)
 
 
 def register(shell: Any) -> None:

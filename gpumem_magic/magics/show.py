@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from IPython.display import publish_display_data
+
 from gpumem_magic._errors import ExportError, GpumemError
 
 if TYPE_CHECKING:
@@ -13,8 +15,10 @@ if TYPE_CHECKING:
 
     from gpumem_magic.magics.arguments import Request
     from gpumem_magic.report import Report
+    from gpumem_magic.report.comparison import Comparison
+    from gpumem_magic.report.reading import ExportedReport
 
-__all__ = ["register", "show_report", "unregister"]
+__all__ = ["display", "register", "show_report", "unregister"]
 
 # Named, not imported: numpy comes with them.
 _TYPES = (
@@ -45,6 +49,25 @@ def _bundle(report: Any, **_options: Any) -> tuple[dict[str, Any], dict[str, Any
     return widget.bundle(report)
 
 
+def display(report: Report | Comparison | ExportedReport, cell_key: Hashable = None) -> None:
+    """Publish a report as exactly one output.
+
+    Parameters
+    ----------
+    report
+        What to show.
+    cell_key
+        Names the cell: running it again closes the widget of its former run. None: nothing is closed.
+    """
+    if "ipykernel.kernelapp" not in sys.modules:
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        publish_display_data({"text/plain": report.to_text(encoding=encoding)})
+        return
+    from gpumem_magic import widget
+
+    publish_display_data(*widget.bundle(report, cell_key))
+
+
 def show_report(report: Report, request: Request, cell_key: Hashable) -> None:
     """Show a report as exactly one output, and write it where asked for.
 
@@ -69,9 +92,7 @@ def show_report(report: Report, request: Request, cell_key: Hashable) -> None:
                 shown = written.relative_to(here) if written.is_relative_to(here) else written
                 print(f"gpumem: wrote {shown}")  # noqa: T201 - the magic's output
     if not request.quiet:
-        from gpumem_magic import widget
-
-        widget.display(report, cell_key)
+        display(report, cell_key)
 
 
 def _explored(report: Report, request: Request) -> Report:

@@ -10,6 +10,7 @@ from IPython.core.magic_arguments import argument, parse_argstring
 from gpumem_magic import _reports
 from gpumem_magic._errors import GpumemError
 from gpumem_magic.magics.arguments import without_comment
+from gpumem_magic.magics.show import display
 from gpumem_magic.magics.tools import as_magic
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ class TimelineMagics:
         Each band above the picture is a cell: a click asks what happened in it, a double click goes to the cell.
         Covers cells under %%gpumem and, after %gpumem_auto on, every cell.
         """
-        from gpumem_magic import widget
-
         found = parse_argstring(self.gpumem_timeline, without_comment(line))
         if found.last is not None and found.last < 1:
             raise UsageError("%gpumem_timeline: --last must be at least 1")
@@ -53,7 +52,7 @@ class TimelineMagics:
                 print(f"gpumem: wrote {report.save(found.export).name}")  # noqa: T201 - the magic's output
             except GpumemError as error:
                 print(f"gpumem: {error}")  # noqa: T201
-        widget.display(report, _NAME)
+        display(report, _NAME)
 
     def _report(self, last: int | None) -> Report | None:
         from dataclasses import replace

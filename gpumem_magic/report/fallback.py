@@ -10,7 +10,7 @@ import base64
 import html
 from typing import TYPE_CHECKING
 
-from gpumem_magic._format import format_bytes
+from gpumem_magic._format import format_bytes, visible
 from gpumem_magic.report.wording import format_share
 
 if TYPE_CHECKING:
@@ -27,9 +27,8 @@ _CODE = "font-family:monospace;unicode-bidi:isolate"
 
 def escape(text: str) -> str:
     """Escape a text for HTML content and quoted attributes."""
-    # Control characters are not allowed in HTML, and a lone surrogate cannot be encoded.
-    clean = "".join(c if c >= " " or c in "\t\n" else "\ufffd" for c in text)
-    return html.escape(clean.encode("utf-8", "replace").decode("utf-8"), quote=True)
+    # Control characters are not allowed in HTML, and an override turns around what follows it.
+    return html.escape(visible(text, keep="\t\n"), quote=True)
 
 
 def image_tag(png: bytes, sentence: str, width: int) -> str:

@@ -113,6 +113,8 @@ def drawable(text: str) -> str | None:
     if is_plain(text, "normal"):
         return text
     clean = "".join(" " if unicodedata.category(c) in {"Cc", "Cf", "Zl", "Zp"} else c for c in text)
+    if is_plain(clean, "normal"):
+        return clean
     if not can_shape() and _needs_shaping(clean):
         return None
     unknown = {

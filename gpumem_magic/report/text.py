@@ -177,4 +177,5 @@ def report_text(analysis: Analysis, *, top: int = 5, width: int = 100, encoding:
             lines += _device_lines(analysis, device, top=top, width=width, named=named)
     lines += [f"  {'!' if note.level == 'warning' else 'note:'} {note.text}" for note in analysis.growth_notes]
     lines += [f"  {'!' if note.level == 'warning' else 'note:'} {note.text}" for note in analysis.notes]
-    return encodable("\n".join(lines), encoding)
+    # What comes from a file or a device may not steer the terminal; the isolates are our own.
+    return encodable("\n".join(visible(line, keep=_ISOLATE + _POP) for line in lines), encoding)

@@ -189,7 +189,7 @@ def test_from_the_shell_without_torch():
 
 def test_names_in_a_snapshot_do_not_steer_the_terminal(capsys):
     print_table([["\x1b[31mf\n", "1"]])
-    assert capsys.readouterr().out == "  \ufffd[31mf\ufffd  1\n"
+    assert capsys.readouterr().out == "  \\x1b[31mf\\x0a  1\n"
 
 
 def test_a_closed_output_is_no_error(monkeypatch):

@@ -8,6 +8,7 @@ import make_documents  # type: ignore[import-not-found]
 import pytest
 
 from gpumem_magic import widget as module
+from gpumem_magic.magics import show
 from gpumem_magic.report import Report
 from gpumem_magic.report.container import decode
 
@@ -18,14 +19,13 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 @pytest.fixture
 def published(monkeypatch, tmp_path):
     """A front end in name: what would be sent to it is collected."""
-    import IPython.display
 
     outputs = []
     script = tmp_path / "widget.js"
     script.write_text("export default { render() {} };", "utf-8")
     monkeypatch.setattr(module, "_SCRIPT", script)
     monkeypatch.setattr(module, "_open", type(module._open)())
-    monkeypatch.setattr(IPython.display, "publish_display_data", lambda data, *_: outputs.append(data))
+    monkeypatch.setattr(show, "publish_display_data", lambda data, *_: outputs.append(data))
     monkeypatch.setitem(sys.modules, "ipykernel.kernelapp", sys.modules[__name__])
     monkeypatch.setenv("JPY_SESSION_NAME", "x.ipynb")
     module._widget_class.cache_clear()
@@ -43,7 +43,7 @@ def ask(widget, **content):
 
 
 def test_one_output_with_everything_beside_the_view(published):
-    module.display(Report(make_documents.complete()), cell_key="a")
+    show.display(Report(make_documents.complete()), cell_key="a")
     (data,) = published
     assert set(data) == {"text/plain", "image/png", "text/html", VIEW, "application/vnd.gpumem.report+json"}
     assert data[VIEW]["model_id"] == module._open["a"].model_id
@@ -51,14 +51,14 @@ def test_one_output_with_everything_beside_the_view(published):
 
 def test_running_again_closes_the_former_widget(published):
     report = Report(make_documents.gap())
-    module.display(report, cell_key="a")
+    show.display(report, cell_key="a")
     first = module._open["a"]
-    module.display(report, cell_key="b")
-    module.display(report, cell_key="a")
+    show.display(report, cell_key="b")
+    show.display(report, cell_key="a")
     assert first.comm is None
     assert set(module._open) == {"a", "b"}
     empty = Report(make_documents.analysis((), text="Nothing."))
-    module.display(empty, cell_key="b")
+    show.display(empty, cell_key="b")
     assert set(module._open) == {"a"}
     assert set(published[-1]) == {"text/plain"}
 
@@ -108,7 +108,7 @@ def test_foreign_messages_are_left_alone():
 def test_old_reports_are_let_go_and_say_so():
     report = Report(make_documents.gap())
     for number in range(module._MOST_ANSWERING + 1):
-        module.display(report, cell_key=number)
+        show.display(report, cell_key=number)
     oldest = module._open[0]
     assert not oldest.can_detail
     assert module._open[1].can_detail
@@ -119,7 +119,7 @@ def test_old_reports_are_let_go_and_say_so():
 def test_no_view_where_no_front_end_is(published, monkeypatch):
     for name in ("JPY_SESSION_NAME", "VSCODE_PID", "COLAB_RELEASE_TAG"):
         monkeypatch.delenv(name, raising=False)
-    module.display(Report(make_documents.gap()), cell_key="a")
+    show.display(Report(make_documents.gap()), cell_key="a")
     assert set(published[0]) == {"text/plain", "image/png", "text/html"}
 
 
@@ -141,7 +141,7 @@ def test_front_ends_are_told_apart(monkeypatch):
 
 def test_a_missing_bundle_is_one_line_under_the_result(published, monkeypatch, tmp_path):
     monkeypatch.setattr(module, "_SCRIPT", tmp_path / "none.js")
-    module.display(Report(make_documents.gap()), cell_key="a")
+    show.display(Report(make_documents.gap()), cell_key="a")
     assert set(published[0]) == {"text/plain", "image/png", "text/html"}
     last = published[0]["text/plain"].split("\n")[-1]
     assert last.startswith("  ! no interactive view: ")
@@ -150,6 +150,6 @@ def test_a_missing_bundle_is_one_line_under_the_result(published, monkeypatch, t
 
 def test_a_terminal_gets_text_in_its_encoding(published, monkeypatch):
     monkeypatch.delitem(sys.modules, "ipykernel.kernelapp")
-    module.display(Report(make_documents.complete()))
+    show.display(Report(make_documents.complete()))
     assert set(published[0]) == {"text/plain"}
     assert published[0]["text/plain"].startswith("gpumem: ")
