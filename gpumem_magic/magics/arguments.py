@@ -191,6 +191,8 @@ def _names(given: Sequence[str], *, scratch: bool) -> tuple[str, ...]:
 
 def _export_path(given: str) -> Path:
     path = Path(given).expanduser()
+    if path.is_dir():
+        raise BadUsageError(f"--export: {path} is a folder; name a file in it, for example {path / 'report.html'}")
     if path.suffix == "":
         path = path.with_suffix(".html")
     if path.suffix.lower() not in {".html", ".htm"}:
@@ -199,6 +201,6 @@ def _export_path(given: str) -> Path:
     path = Path.cwd() / path
     if not path.parent.is_dir():
         raise BadUsageError(f"--export: there is no folder {path.parent}; create it first")
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise BadUsageError(f"--export: {path} cannot be written; name another file")
     return path

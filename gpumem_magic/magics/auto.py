@@ -15,7 +15,7 @@ from gpumem_magic.magics.arguments import Request, without_comment
 from gpumem_magic.magics.cells import running_number
 from gpumem_magic.magics.origins import Origins, unowned_blocks
 from gpumem_magic.magics.tools import as_magic
-from gpumem_magic.recording.imports import finished_module
+from gpumem_magic.recording.imports import finished_torch
 from gpumem_magic.recording.options import RecordOptions
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _GLANCE_SECONDS = 0.15
 
 
 def _cuda_is_in_use() -> bool:
-    torch = finished_module("torch")
+    torch = finished_torch()
     return torch is not None and bool(torch.cuda.is_initialized())
 
 
@@ -178,7 +178,7 @@ class Keeper:
         from gpumem_magic.holders import who_holds
 
         tensors: Tensors | None = None
-        if budget > 0 and finished_module("torch") is not None:
+        if budget > 0 and finished_torch() is not None:
             scan = self._glance(budget) if quick else who_holds(self._shell, budget=budget)
             if scan is not None:
                 names = {(storage.device, storage.address): storage.holders[0].path for storage in scan.storages}

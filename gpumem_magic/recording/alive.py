@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic.recording.cuda import snapshot
-from gpumem_magic.recording.imports import finished_module
+from gpumem_magic.recording.imports import finished_torch
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,7 +20,7 @@ def allocated_blocks() -> dict[str, tuple[NDArray[np.uint64], NDArray[np.int64]]
     Their sum is ``torch.cuda.memory_allocated``. Empty while CUDA is not in use, and where the allocator keeps no list
     (cudaMallocAsync, a pluggable one).
     """
-    torch = finished_module("torch")
+    torch = finished_torch()
     if torch is None or not torch.cuda.is_initialized():
         return {}
     try:

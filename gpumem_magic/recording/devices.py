@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic._errors import BadUsageError
-from gpumem_magic.recording.imports import finished_module
+from gpumem_magic.recording.imports import finished_torch
 
 if TYPE_CHECKING:
     from gpumem_magic.recording.options import RecordOptions
@@ -79,7 +79,7 @@ def check_device(options: RecordOptions) -> None:
     BadUsageError
         Naming the devices that exist.
     """
-    torch = finished_module("torch")
+    torch = finished_torch()
     if torch is None or options.ordinal is None:
         return
     if not has_history(torch):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-__all__ = ["ImportWatch", "finished_module"]
+__all__ = ["ImportWatch", "finished_module", "finished_torch", "is_torch"]
 
 
 def finished_module(name: str) -> ModuleType | None:
@@ -20,6 +20,17 @@ def finished_module(name: str) -> ModuleType | None:
     if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
         return None
     return module
+
+
+def is_torch(module: Any) -> bool:
+    """Tell whether a module is PyTorch, and not a folder or file of the user's that has its name."""
+    return hasattr(module, "_C") and hasattr(module, "cuda")
+
+
+def finished_torch() -> Any:
+    """Return PyTorch's module when its import is complete, else None."""
+    module = finished_module("torch")
+    return module if is_torch(module) else None
 
 
 class _Loader(Loader):
@@ -37,6 +48,7 @@ class _Loader(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
+        __tracebackhide__ = True  # an import that fails is the user's to see, without us in between
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader

@@ -16,7 +16,7 @@ from gpumem_magic.recording.cpu import CpuSource
 from gpumem_magic.recording.cuda import CudaSource
 from gpumem_magic.recording.devices import Target, choose_target, cuda_is_asleep
 from gpumem_magic.recording.failure import last_error_name, with_surroundings
-from gpumem_magic.recording.imports import ImportWatch, finished_module
+from gpumem_magic.recording.imports import ImportWatch, finished_torch, is_torch
 from gpumem_magic.recording.model import Outcome, Recording, Sample, SourceKind
 from gpumem_magic.recording.notes import Notes
 from gpumem_magic.recording.readings import (
@@ -127,7 +127,7 @@ class Recorder:
         """Take the readings before, and start everything that watches."""
         began = time.perf_counter()
         self._previous_error = last_error_name()
-        torch = finished_module("torch")
+        torch = finished_torch()
         if torch is not None:
             self._attach(torch)
         else:
@@ -249,7 +249,7 @@ class Recorder:
     def _attach(self, torch: ModuleType) -> None:
         """Choose and start a source. Also called while the cell imports torch, so it may not raise."""
         with self._lock, self.notes.guard("starting the recording"):
-            if self._attached is not None or self._ended_us is not None:
+            if self._attached is not None or self._ended_us is not None or not is_torch(torch):
                 return
             target = choose_target(torch, wants_cpu=self._options.wants_cpu)
             self._attached = _Attached(torch, target, self._source(torch, target))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumem_magic.recording.imports import finished_module
+from gpumem_magic.recording.imports import finished_torch
 from gpumem_magic.recording.notes import Notes
 from gpumem_magic.recording.readings import cuda_counters, cuda_readings, driver_memory
 
@@ -37,7 +37,7 @@ def _outside(used: int | None, reserved: int | None) -> int | None:
 
 
 def _cuda() -> Any | None:
-    torch = finished_module("torch")
+    torch = finished_torch()
     return torch if torch is not None and torch.cuda.is_initialized() else None
 
 

@@ -214,3 +214,27 @@ def test_tensors_of_other_threads_are_said_to_be_missing_and_the_kernels_own_thr
     )
     assert "tensors made on other Python threads are not seen: this cell ran feed_0" in cell.report
     assert "Python threads" not in kernel.run("%%gpumem\na = torch.ones(1024)").report
+
+
+def test_a_torch_that_cannot_be_imported_is_the_users_to_see(fresh_kernel, tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libtorch_cpu.so is missing')")
+    fresh_kernel.run(f"{LOAD}\nimport sys\nsys.path.insert(0, '')")
+    cell = fresh_kernel.run("%%gpumem\nimport torch")
+    assert cell.kinds == ["ImportError", "report"]
+    if IPython.version_info >= (8,):  # which leaves out frames that say so
+        assert "gpumem_magic" not in cell.traceback
+    assert cell.report.startswith("gpumem: Ended with ImportError. Nothing to show: torch was not used")
+    assert fresh_kernel.run("%gpumem_auto on\nx = 1").kinds == ["stdout"]
+    assert fresh_kernel.run("y = 1").kinds == []
+
+
+def test_something_else_that_is_called_torch(fresh_kernel, tmp_path):
+    (tmp_path / "torch.py").write_text("light = 'a stick'")
+    fresh_kernel.run(f"{LOAD}\nimport sys\nsys.path.insert(0, '')\n%gpumem_auto on")
+    assert fresh_kernel.run("import torch\nhasattr(torch, 'ones')").result == "False"
+    cell = fresh_kernel.run("%%gpumem\nx = 1")
+    assert cell.kinds == ["report"]
+    assert cell.report == "gpumem: Nothing to show: torch was not used in this cell."
+    assert "not imported" in fresh_kernel.run("%gpumem_who").text()
+    assert "empty" in fresh_kernel.run("%gpumem_ledger").text()
