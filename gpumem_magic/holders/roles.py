@@ -32,8 +32,8 @@ __all__ = ["ROLES", "RoleBook"]
 ROLES = ("parameter", "buffer", "gradient", "optimizer", "input", "activation", "tensor")
 _PARAMETER, _BUFFER, _GRADIENT, _OPTIMIZER, _INPUT, _ACTIVATION, _TENSOR = range(7)
 
-_SHARE = 0.005  # of the cell's time
-_FIRST_SECONDS = 0.004
+_SHARE = 0.003  # of the cell's time
+_FIRST_SECONDS = 0.002
 _LONGEST_SECONDS = 0.05  # one look in the middle
 _END_SECONDS = 0.5  # the look after the code
 _MOST_ROWS = 500_000

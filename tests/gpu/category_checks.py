@@ -101,10 +101,16 @@ def row(rows: tuple[CategoryRow, ...], kind: str) -> tuple[int, int]:
     return next(((one.bytes, one.inferred) for one in rows if KINDS[one.category] == kind), (0, 0))
 
 
-def blocks_of(tensors: list[Any]) -> int:
-    """Sum what tensors take of the allocator: whole multiples of 512 bytes, a block that cannot be split aside."""
-    sizes = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
-    return sum(-(-size // 512) * 512 for size in sizes.values())
+def bytes_of(tensors: list[Any]) -> int:
+    """Sum what tensors asked of the allocator, each storage once."""
+    return sum({tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}.values())
+
+
+def asked_at_the_end(device: DeviceAnalysis, kind: str) -> int:
+    """Sum what a category's allocations that are alive at the end asked for."""
+    found, timeline = categories(device), device.timeline
+    chosen = (found.category == KINDS.index(kind)) & (timeline.end == -1)
+    return int(timeline.requested[chosen].sum())
 
 
 def spoken(found: Categories) -> str:
@@ -120,18 +126,17 @@ def held_against_storages(device: DeviceAnalysis, model: Any, optimizer: Any) ->
     found = categories(device)
     parameters = list(model.parameters())
     expected = {
-        "parameter": blocks_of(parameters),
-        "buffer": blocks_of(list(model.buffers())),
-        "gradient": blocks_of([parameter.grad for parameter in parameters if parameter.grad is not None]),
-        "optimizer": blocks_of(
+        "parameter": bytes_of(parameters),
+        "buffer": bytes_of(list(model.buffers())),
+        "gradient": bytes_of([parameter.grad for parameter in parameters if parameter.grad is not None]),
+        "optimizer": bytes_of(
             [v for state in optimizer.state.values() for v in state.values() if hasattr(v, "is_cuda") and v.is_cuda]
         ),
     }
     for kind, size in expected.items():
         told, inferred = row(found.end, kind)
         assert inferred == 0, (kind, told, inferred)
-        # A block of the large pool keeps a rest of up to 1 MiB that is too small to be split off.
-        assert size <= told <= size * 1.05 + MIB, (kind, told, size)
+        assert asked_at_the_end(device, kind) == size, (kind, asked_at_the_end(device, kind), size)
     total = sum(one.bytes for one in found.peak)
     lost = row(found.peak, "unknown")[0] + row(found.peak, "before")[0]
     assert lost <= 0.02 * total, spoken(found)

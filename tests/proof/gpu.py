@@ -44,7 +44,7 @@ block(600)
 x = block(600)
 """,
         "ACCIDENT",
-        r"Out\\[",
+        r"Out\[",
         mib=1000,
     ),
     _oom(

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +94,10 @@ async def _run(case: Case, device: str, folder: Path) -> dict[str, Any]:
     inherited = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     text: list[str] = []
-    async with client.async_setup_kernel(env={"OMP_NUM_THREADS": "1", **inherited, "PYTHONPATH": path}):
+    kernel = client.async_setup_kernel(
+        env={"OMP_NUM_THREADS": "1", **inherited, "PYTHONPATH": path}, stderr=subprocess.DEVNULL
+    )
+    async with kernel:
 
         async def execute(source: str) -> None:
             cell = new_code_cell(source)

@@ -88,7 +88,7 @@ def categorise(
         complete=roles.complete,
         seen=phases.seen,
         is_device=device.kind == "cuda",
-        has_gradients=bool(np.isin(role, (GRADIENT, OPTIMIZER)).any()),
+        has_gradients=bool(np.isin(as_category[roles.role], (GRADIENT, OPTIMIZER)).any()),
     )
     lives_on = _freed_next(timeline, what)
     module, names = _modules(roles, seen.name, phases, what, lives_on)

@@ -189,6 +189,9 @@ def infer(
     category[(role == INPUT) & (what.born == FORWARD)] = -1
     alike = _alike(timeline, category, what)
     category = np.where(alike >= 0, alike, category)
+    if is_device and complete:
+        # Also one from before the cell: what lives on and belongs to no tensor.
+        settle(alive & (timeline.blocks > 0) & np.isin(timeline.requested, _WORKSPACES), WORKSPACE)
     settle(~new, BEFORE)
     settle(new & (timeline.blocks == 0), UNKNOWN)
     settle(within & (what.born == BACKWARD) & (what.module > 0) & (what.died_module == 0), ACTIVATION)
@@ -209,8 +212,6 @@ def infer(
         settle(freed & what.same_line & (what.born == OUTSIDE), TEMPORARY)
         settle(freed & (what.born == OUTSIDE), OTHER)
     settle(freed & what.same_line & (what.born == UNCLEAR), TEMPORARY)
-    if is_device:
-        settle(alive & new & np.isin(timeline.requested, _WORKSPACES), WORKSPACE)
     if not complete:
         settle(alive & new & (what.born == BACKWARD), GRADIENT)
         settle(alive & new & (what.born == STEP), OPTIMIZER)

@@ -154,6 +154,13 @@ def test_a_workspace_belongs_to_no_tensor_and_has_its_size():
     assert scene.told()[1] == {workspace: "workspace?", other: "unknown"}
 
 
+def test_a_workspace_from_before_the_cell_is_still_one():
+    scene = Scene()
+    workspace = scene.old(33_554_432)
+    scene.at(0).alloc(KIB)
+    assert scene.told()[1][workspace] == "workspace?"
+
+
 def test_without_a_complete_look_phases_must_do():
     scene = Scene()
     scene.at(0).call(MODEL)

@@ -107,10 +107,10 @@ def test_looks_in_the_middle_are_few_where_they_are_expensive(monkeypatch):
             now[0] += 0.02
             return super().__iter__()
 
-    for _ in range(100):
+    for _ in range(200):
         book.inputs(Slow())
         now[0] += 0.05
-    # 5 s at half a percent are 25 ms, and the first 4 ms are free: two looks of 20 ms.
+    # 10 s at 0.3 percent are 30 ms, and the first 2 ms are free: two looks of 20 ms.
     assert len(taken) == 2
 
 
