@@ -275,12 +275,14 @@ class Follower:
             first = self.first_deviation
             where = f"; the first at event {first.event:,}: {first.recorded}" if first else ""
             lines.append(
-                f"{key}: the recording contradicts itself in {self._contradictions:,} places{where}. "
+                f"{key}: the recording contradicts itself in {self._contradictions:,} "
+                f"{'place' if self._contradictions == 1 else 'places'}{where}. "
                 "Allocated and requested bytes are not exact before its end"
             )
         if self._soft_ends:
             lines.append(
-                f"{key}: {len(self._soft_ends):,} blocks were there before the first event and are gone at the end; "
+                f"{key}: {len(self._soft_ends):,} {'block was' if len(self._soft_ends) == 1 else 'blocks were'} "
+                f"there before the first event and {'is' if len(self._soft_ends) == 1 else 'are'} gone at the end; "
                 "their sizes are known to within 1 MiB each, so allocated bytes may be that much too low"
             )
         return tuple(lines)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpumem_magic._format import format_bytes
 from gpumem_magic.allocator.replay import history
 from gpumem_magic.analysis.context import Purpose
 from gpumem_magic.analysis.counters import analyse_counters
@@ -257,7 +258,9 @@ def analyse_trace(trace: Trace, title: str = "snapshot") -> Analysis:
     if drawable:
         text = sentence([device for device in shown if _moves(device)], None, oom)
     elif shown:
-        text = "Nothing to draw: the snapshot holds a final state and no events; record with a history to see more."
+        held = sum(device.headline.allocated_after or 0 for device in shown)
+        state = f"{format_bytes(held)} are allocated in the snapshot's final state"
+        text = f"No events: {state}; record with a history to see more."
     else:
         text = "Nothing to show: the snapshot is empty."
     return Analysis(

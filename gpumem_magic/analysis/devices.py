@@ -199,7 +199,7 @@ def analyse_device(device: DeviceTrace, history: History, context: DeviceContext
     """
     key = device.key
     for text in history.warnings:
-        context.warn(f"{key}: {text}")
+        context.warn(text if text.startswith(f"{key}: ") else f"{key}: {text}")
     book = GroupBook()
     timeline = build_timeline(device.events, history)
     freed_old = 0

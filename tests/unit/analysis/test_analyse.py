@@ -167,7 +167,7 @@ def test_a_snapshot_without_events():
     none = replace(events, **{name: getattr(events, name)[:0] for name in vars(events)})
     analysis = analyse_trace(replace(trace, devices=(replace(trace.devices[0], events=none),)))
     assert not analysis.drawable
-    assert analysis.sentence.startswith("Nothing to draw: the snapshot holds a final state and no events")
+    assert analysis.sentence.startswith("No events: ")
     assert analysis.devices[0].headline.allocated_after == 68157440
 
 
