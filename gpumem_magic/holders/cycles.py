@@ -168,6 +168,6 @@ def closure_above(target: object, own: Iterable[object]) -> str | None:
             for function in gc.get_referrers(closure) if type(closure) is tuple else ():
                 if type(function) is types.FunctionType and function.__closure__ is closure:
                     names = function.__code__.co_freevars
-                    name = next((n for n, c in zip(names, closure, strict=True) if c is cell), "?")
+                    name = next((n for n, c in zip(names, function.__closure__ or (), strict=True) if c is cell), "?")
                     return f"{function.__qualname__}() (closure variable `{name}`)"
     return None

@@ -107,6 +107,10 @@ class HolderScan:
     witnesses
         A weak reference to one tensor of each storage, by (device, address): as long as it lives there, the storage
         is still the same one.
+    idle
+        Variables that the code in question does not use, directly or through a function of the notebook, and no recent
+        cell did: name → when it was used last, in words. A storage that a variable in use reaches too is never held by
+        one of these.
     """
 
     storages: tuple[Storage, ...]
@@ -115,6 +119,7 @@ class HolderScan:
     cut: str | None
     graphs: tuple[tuple[str, int], ...] = ()
     witnesses: Mapping[tuple[str, int], weakref.ref[Any]] = field(default_factory=dict, repr=False, compare=False)
+    idle: Mapping[str, str] = field(default_factory=dict)
 
     def total(self, device: str | None = None) -> int:
         """Sum the bytes of all storages, of one device when named."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpumem_magic.holders.model import HolderKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 __all__ = ["Root", "error_roots", "module_roots", "namespace_roots", "running_roots"]
 
@@ -40,16 +40,7 @@ def namespace_roots(shell: Any) -> Iterator[Root]:
     """
     names: dict[str, object] = dict(shell.user_ns)
     hidden: dict[str, object] = dict(getattr(shell, "user_ns_hidden", None) or {})
-    for name, value in names.items():
-        if _OUTPUT.fullmatch(name) or _NOT_THE_USERS.fullmatch(name):
-            continue
-        if name in hidden and hidden[name] is value:
-            continue
-        yield Root(HolderKind.VARIABLE, name, value)
-        if type(value) is types.ModuleType and _is_the_users(value):
-            for attribute, held in list(vars(value).items()):
-                if not attribute.startswith("__"):
-                    yield Root(HolderKind.VARIABLE, f"{name}.{attribute}", held)
+    yield from _variable_roots(names, hidden)
     outputs = names.get("_oh")
     if isinstance(outputs, dict):
         for number, value in list(outputs.items()):
@@ -64,6 +55,20 @@ def namespace_roots(shell: Any) -> Iterator[Root]:
         value = getattr(hook, name, None)
         if value is not None:
             yield Root(HolderKind.OUTPUT, name, value)
+
+
+def _variable_roots(names: Mapping[str, object], hidden: Mapping[str, object]) -> Iterator[Root]:
+    """Yield the notebook's variables, and what the user's own modules among them hold."""
+    for name, value in names.items():
+        if _OUTPUT.fullmatch(name) or _NOT_THE_USERS.fullmatch(name):
+            continue
+        if name in hidden and hidden[name] is value:
+            continue
+        yield Root(HolderKind.VARIABLE, name, value)
+        if type(value) is types.ModuleType and _is_the_users(value):
+            for attribute, held in list(vars(value).items()):
+                if not attribute.startswith("__"):
+                    yield Root(HolderKind.VARIABLE, f"{name}.{attribute}", held)
 
 
 def _is_the_users(module: types.ModuleType) -> bool:

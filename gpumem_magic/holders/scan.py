@@ -15,6 +15,8 @@ from gpumem_magic.holders.tensors import live_tensors, loaded_torch
 from gpumem_magic.holders.walk import Walk
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from gpumem_magic.holders.tensors import StorageKey, Torch
 
 __all__ = ["is_still_there", "who_holds"]
@@ -51,7 +53,7 @@ class _Found:
         self.nodes = 0
 
 
-def who_holds(shell: Any, *, budget: float = 2.0, quick: bool = False) -> HolderScan:
+def who_holds(shell: Any, *, budget: float = 2.0, quick: bool = False, first: Collection[str] = ()) -> HolderScan:
     """Find every live tensor storage and how it is reached.
 
     Nothing is kept alive by the result, no code of the objects found runs, torch is not imported.
@@ -65,6 +67,8 @@ def who_holds(shell: Any, *, budget: float = 2.0, quick: bool = False) -> Holder
     quick
         Only what the notebook's own names, its output history and the last error reach: milliseconds, where a whole
         scan looks at every object of the process. Storages that nothing of these reaches are then left out.
+    first
+        Variables whose path counts when several reach a storage.
 
     Returns
     -------
@@ -78,7 +82,7 @@ def who_holds(shell: Any, *, budget: float = 2.0, quick: bool = False) -> Holder
     was_enabled = gc.isenabled()
     gc.disable()  # a collection in the middle would run finalisers of the objects that are being looked at
     try:
-        scan = _Scan(shell, torch, started, budget)
+        scan = _Scan(shell, torch, started, budget, first)
         return scan.quick_result() if quick else scan.result()
     finally:
         if was_enabled:
@@ -86,7 +90,8 @@ def who_holds(shell: Any, *, budget: float = 2.0, quick: bool = False) -> Holder
 
 
 class _Scan:
-    def __init__(self, shell: Any, torch: Torch, started: float, budget: float) -> None:
+    def __init__(self, shell: Any, torch: Torch, started: float, budget: float, first: Collection[str]) -> None:
+        self._first = frozenset(first)
         self._shell = shell
         self._torch = torch
         self._started = started
@@ -102,6 +107,8 @@ class _Scan:
         self._keep_out_namespaces()
         self._walk.keep_out([everyone])
         roots = [*namespace_roots(self._shell), *error_roots(self._shell), *running_roots()]
+        if self._first:
+            self._walk.run(root for root in roots if root.label in self._first)
         self._walk.run(roots)
         self._name_reached()
         self._name_saved()

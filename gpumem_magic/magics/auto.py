@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from IPython.core.magic_arguments import argument, parse_argstring
 from IPython.display import publish_display_data
 
 from gpumem_magic import _reports
+from gpumem_magic.holders.names import mentioned
 from gpumem_magic.magics.arguments import Request, without_comment
 from gpumem_magic.magics.cells import running_number
 from gpumem_magic.magics.origins import Origins, unowned_blocks
@@ -19,7 +19,7 @@ from gpumem_magic.recording.imports import finished_torch
 from gpumem_magic.recording.options import RecordOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from gpumem_magic.book import AliveDevice, Entry, Ledger, LedgerView, LiveBlocks, Tensors
     from gpumem_magic.holders import HolderScan
@@ -35,6 +35,8 @@ _CELLS_SEARCHED = 500
 # Fewer runs of a cell prove nothing.
 _LEAST_RUNS = 3
 _GLANCE_SECONDS = 0.15
+# What a variable holds that was used so many cells ago may well be wanted still.
+_RECENT_CELLS = 2
 
 
 def _cuda_is_in_use() -> bool:
@@ -220,13 +222,23 @@ class Keeper:
             notes.append("only cells under %%gpumem are measured: %gpumem_auto on measures every cell")
         return notes
 
+    def idle(self, names: Collection[str]) -> dict[str, str]:
+        """Return those of these variables that no recent cell mentions, with the last one that did, in words."""
+        used = self._last_used(names)
+        here = running_number(self._shell)
+        return {
+            name: f"last used in {used[name]}" if name in used else "in none of the last cells"
+            for name in names
+            if name not in used or here - int(used[name].strip("In []")) > _RECENT_CELLS
+        }
+
     def _last_used(self, names: Collection[str]) -> dict[str, str]:
         """Return name → the last cell whose own text mentions it."""
         history = getattr(self._shell.history_manager, "input_hist_parsed", [])
         found: dict[str, str] = {}
         for number in range(len(history) - 1, max(0, len(history) - 1 - _CELLS_SEARCHED), -1):
             if number not in self._mentioned:
-                self._mentioned[number] = frozenset(_mentioned(history[number]))
+                self._mentioned[number] = frozenset(mentioned(history[number]))
             for name in self._mentioned[number].intersection(names).difference(found):
                 found[name] = f"In [{number}]"
             if len(found) == len(names):
@@ -242,21 +254,6 @@ def _newest(names: Iterable[str], used: Mapping[str, str]) -> str | None:
     """Return the last cell that mentions any of the names: ``"In [9]"``."""
     cells = [used[_root(name)] for name in names if _root(name) in used]
     return max(cells, key=lambda cell: int(cell.strip("In []")), default=None)
-
-
-def _mentioned(source: str) -> Iterator[str]:
-    """Yield the names in a cell's transformed text, also in the body that a cell magic gets."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            yield node.id
-        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "run_cell_magic":
-            body = node.args[-1] if node.args else None
-            if isinstance(body, ast.Constant) and isinstance(body.value, str) and "run_cell_magic" not in body.value:
-                yield from _mentioned(body.value)
 
 
 class LedgerMagics:

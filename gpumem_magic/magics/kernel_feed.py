@@ -15,6 +15,7 @@ import logging
 import os
 import sys
 import threading
+from collections import Counter
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from gpumem_magic.recording.torch_numbers import read_now, read_on_main_thread
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpumem_magic.book import Entry
+    from gpumem_magic.book import AliveDevice, AliveRow, Entry
     from gpumem_magic.magics.auto import Keeper
     from gpumem_magic.recording.ticker import Tick
     from gpumem_magic.recording.torch_numbers import TorchNumbers
@@ -40,6 +41,9 @@ _PROTOCOL = 1
 _PERIOD_SECONDS = 1.0
 # The panel shows no more (kernelNumbers.ts).
 _MOST_CELLS = 50
+_MOST_ROWS = 20
+# Each cell pays for the names, also where nobody looks at the panel.
+_GLANCE_SECONDS = 0.02
 
 
 def feed_for(shell: Any, keeper: Keeper) -> KernelFeed | None:
@@ -91,6 +95,8 @@ class KernelFeed:
         self._comm = create(target_name=COMM_ID, comm_id=COMM_ID, primary=False)
         self._known: list[TorchNumbers] = []
         self._tick: Tick | None = None
+        self._alive: list[dict[str, Any]] = []
+        self._told = False  # that there is nothing any more
         self._process = os.getpid()
         self._failed = False
         # Messages come from the cell's thread, the ticker's and a subshell's.
@@ -103,14 +109,15 @@ class KernelFeed:
         self._shell.events.register("pre_run_cell", self._before_cell)
         self._shell.events.register("post_run_cell", self._after_cell)
         self._known = read_on_main_thread()
-        self._send(self._known, self._cells())
+        self._send(self._known)
 
     def stop(self) -> None:
         """Take everything back; the panel is told that there is nothing any more."""
         self._end_tick()
         self._shell.events.unregister("pre_run_cell", self._before_cell)
         self._shell.events.unregister("post_run_cell", self._after_cell)
-        self._send([], [])
+        self._alive, self._told = [], True
+        self._send([])
         self._comm.on_msg(None)
         # Without the goodbye: front ends never opened the comm, and JupyterLab logs an error about an unknown one.
         self._comm._closed = True  # noqa: SLF001 - else its end sends the goodbye after all
@@ -127,19 +134,20 @@ class KernelFeed:
     def _after_cell(self, _result: Any) -> None:
         self._end_tick()
         self._known = read_on_main_thread()
-        self._send(self._known, self._cells())
+        self._look()
+        self._send(self._known)
 
     def _beside_cell(self) -> bool:
         if os.getpid() != self._process:
             return False
         numbers = read_now(self._known)
         if numbers:
-            self._send(numbers, self._cells())
+            self._send(numbers)
         return True
 
     def _answer(self, _message: Any) -> None:
         """Somebody asks; may be beside the cell."""
-        self._send(read_now(self._known), self._cells())
+        self._send(read_now(self._known))
 
     def _end_tick(self) -> None:
         if self._tick is not None:
@@ -148,18 +156,32 @@ class KernelFeed:
 
     # -- what to send ----------------------------------------------------------------------------------------------
 
-    def _cells(self) -> list[dict[str, Any]]:
-        newest = reversed(self._keeper.entries[-_MOST_CELLS:])
-        return [_cell(entry) for entry in newest]
+    def _look(self) -> None:
+        """See what is alive by the cell that made it. Between cells only: beside one, others change it meanwhile."""
+        if not self._keeper.entries:
+            self._alive = []
+            return
+        try:
+            devices, _ = self._keeper.alive(budget=_GLANCE_SECONDS, quick=True)
+        except Exception as error:  # noqa: BLE001 - the panel shows what it had; the user's cell is not told
+            _log.warning("gpumem: the sidebar cannot be told what is alive: %s", one_line(error))
+            return
+        self._alive = [_device(device) for device in devices]
 
-    def _send(self, devices: list[TorchNumbers], cells: list[dict[str, Any]]) -> None:
+    def _cells(self) -> list[dict[str, Any]]:
+        entries = self._keeper.entries
+        runs = Counter(entry.cell_key for entry in entries)
+        return [_cell(entry, runs[entry.cell_key]) for entry in reversed(entries[-_MOST_CELLS:])]
+
+    def _send(self, devices: list[TorchNumbers]) -> None:
         if os.getpid() != self._process:
             return  # a forked child shares the sockets
         message = {
             "protocol": _PROTOCOL,
             "timeUs": now_us(),
             "devices": [numbers._asdict() for numbers in devices],
-            "cells": cells,
+            "cells": [] if self._told else self._cells(),
+            "alive": self._alive,
         }
         try:
             with self._lock:
@@ -170,5 +192,41 @@ class KernelFeed:
                 _log.warning("gpumem: the sidebar gets no numbers of this kernel: %s", one_line(error))
 
 
-def _cell(entry: Entry) -> dict[str, Any]:
-    return {"cellId": entry.cell_id, "title": entry.title, "peak": entry.peak, "stayed": entry.stayed}
+def _cell(entry: Entry, runs: int) -> dict[str, Any]:
+    return {
+        "cellId": entry.cell_id,
+        "title": entry.title,
+        "peak": entry.peak,
+        "stayed": entry.stayed,
+        "freed": entry.freed,
+        "seconds": entry.seconds,
+        "outcome": entry.outcome.value,
+        "line": entry.first_line,
+        "executionCount": entry.execution_count,
+        "run": entry.run,
+        "runs": max(runs, entry.run),
+        "leak": entry.leak,
+    }
+
+
+def _device(device: AliveDevice) -> dict[str, Any]:
+    return {
+        "key": device.key,
+        "total": device.total,
+        "unsure": device.unsure,
+        "rows": [_row(row) for row in device.rows[:_MOST_ROWS]],
+    }
+
+
+def _row(row: AliveRow) -> dict[str, Any]:
+    entry = row.entry
+    return {
+        "cellId": None if entry is None else entry.cell_id,
+        "title": None if entry is None else entry.title,
+        "line": None if entry is None else entry.first_line,
+        "executionCount": None if entry is None else entry.execution_count,
+        "bytes": row.bytes,
+        "blocks": row.blocks,
+        "names": list(row.names),
+        "lastUsed": row.last_used,
+    }

@@ -19,7 +19,7 @@ from gpumem_magic.recording.outcome import classify
 from gpumem_magic.recording.recorder import Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Hashable
+    from collections.abc import Callable, Collection, Container, Hashable, Mapping
 
     from gpumem_magic.holders import HolderScan
     from gpumem_magic.holders.roles import RoleBook
@@ -52,6 +52,8 @@ class Measurement:
     book
         Enters a recording and its report in the ledger, with the cell's id and who holds what, and returns the report
         with what the ledger knows of earlier runs.
+    idle
+        Says which of some variables no recent cell used, and when they were used last.
 
     Attributes
     ----------
@@ -73,6 +75,7 @@ class Measurement:
         request: Request,
         cells: Callable[[], Container[str]],
         book: Callable[[Recording, Report, str | None, HolderScan | None], Report],
+        idle: Callable[[Collection[str]], Mapping[str, str]] = lambda _: {},
     ) -> None:
         self.hooks = ExitStack()
         self.again: Compiled | None = None
@@ -83,6 +86,7 @@ class Measurement:
         self.request = request
         self._cells = cells
         self._book = book
+        self._idle = idle
         self._live = None if request.quiet else live_line_for(shell)
         self._runs = 0
         self._is_running = False
@@ -197,13 +201,20 @@ class Measurement:
         has_failed = recording.failure is not None
         if not has_failed and (recording.trace is None or not recording.trace.devices):
             return None
-        return self._scan(_SCAN_SECONDS if has_failed else _GLANCE_SECONDS, quick=not has_failed)
+        if not has_failed:
+            return self._scan(_GLANCE_SECONDS, quick=True)
+        from gpumem_magic.holders.names import names_in_use
 
-    def _scan(self, seconds: float, *, quick: bool) -> HolderScan | None:
+        space = self._shell.user_ns
+        used = names_in_use(self._shell.transform_cell(recording.cell.source), space)
+        scan = self._scan(_SCAN_SECONDS, quick=False, first=used)
+        return None if scan is None else replace(scan, idle=self._idle(set(space).difference(used)))
+
+    def _scan(self, seconds: float, *, quick: bool, first: Collection[str] = ()) -> HolderScan | None:
         from gpumem_magic.holders import who_holds
 
         try:
-            return who_holds(self._shell, budget=seconds, quick=quick)
+            return who_holds(self._shell, budget=seconds, quick=quick, first=first)
         except Exception as error:  # noqa: BLE001 - any object may be hostile; the report stands without it
             print(f"gpumem: looking for holders failed ({one_line(error)}); the report leaves them out")  # noqa: T201
             return None

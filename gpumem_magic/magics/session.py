@@ -237,7 +237,7 @@ class Session:
         from gpumem_magic.magics.measurement import Measurement
 
         book = partial(self._keeper.book, brief=request.brief)
-        return Measurement(self._shell, request, self._cells.numbers, book)
+        return Measurement(self._shell, request, self._cells.numbers, book, self._keeper.idle)
 
     # -- helpers ---------------------------------------------------------------------------------------------------
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from gpumem_magic.analysis.model import Group
     from gpumem_magic.analysis.oom.state import OomState
     from gpumem_magic.holders.model import HolderScan
     from gpumem_magic.recording.model import Failure
@@ -23,6 +26,7 @@ class Accident(NamedTuple):
     cure: str
 
 
+_BINDING = re.compile(r"\s*([A-Za-z_]\w*)\s*(?::[^=]+)?=(?!=)")
 _KINDS = {
     "OUTPUT": ("the output history", "%gpumem_free --out"),
     "CYCLE": ("reference cycles that Python has not collected yet", "%gpumem_free"),
@@ -31,7 +35,11 @@ _KINDS = {
 
 
 def find_accidents(
-    key: str, state: OomState | None, failure: Failure | None, holders: HolderScan | None
+    key: str,
+    state: OomState | None,
+    failure: Failure | None,
+    holders: HolderScan | None,
+    line: Group | None = None,
 ) -> tuple[Accident, ...]:
     """Sum what was kept by accident when the request failed, largest first.
 
@@ -45,6 +53,8 @@ def find_accidents(
         The error; `Failure.previous_error` says whether an older error was being kept.
     holders
         A scan made after the cell.
+    line
+        The line that failed. A name that it binds anew keeps its old value until the new one is complete.
 
     Notes
     -----
@@ -71,7 +81,50 @@ def find_accidents(
         roots = paths[name] if name == "OUTPUT" else []
         shown = ", ".join(roots[:3]) + (f" and {len(roots) - 3} more" if len(roots) > 3 else "")
         found.append(Accident(size, f"{what} ({shown})" if shown else what, cure))
+    if holders is not None:
+        found += _old_variables(key, state, holders, _bound_anew(line))
     return tuple(sorted(found, key=lambda accident: -accident.bytes))
+
+
+def _bound_anew(line: Group | None) -> str | None:
+    """Return the name that a line binds to something that is made without it: ``model = Model()``."""
+    if line is None or line.source is None:
+        return None
+    try:
+        body = ast.parse(line.source).body
+    except (SyntaxError, ValueError):
+        # The first of several lines: `model = Model(`.
+        match = _BINDING.match(line.source)
+        return match[1] if match and len(re.findall(rf"\b{match[1]}\b", line.source)) == 1 else None
+    statement = body[0] if len(body) == 1 else None
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+        return None
+    name = statement.targets[0].id
+    used = any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(statement.value))
+    return None if used else name
+
+
+def _old_variables(key: str, state: OomState | None, holders: HolderScan, bound: str | None) -> list[Accident]:
+    """Sum what variables hold that the cell has no use for: the old value of one that it binds, and forgotten ones."""
+    sizes: dict[str, int] = defaultdict(int)
+    for storage in holders.storages:
+        holder = storage.holders[0]
+        if storage.device != key or holder.kind.name not in {"VARIABLE", "GRAPH"}:
+            continue
+        name = re.split(r"[.\[ ]", holder.root, maxsplit=1)[0]
+        if (name == bound or name in holders.idle) and _was_alive(storage.address, state):
+            sizes[name] += storage.size
+    found = []
+    if bound is not None and sizes.get(bound):
+        text = f"the old value of `{bound}`, which stays until this line has made the new one"
+        found.append(Accident(sizes.pop(bound), text, f"del {bound} (with all that refers to it) before this line"))
+    names = sorted(sizes, key=lambda name: -sizes[name])
+    if names:
+        shown = ", ".join(f"`{name}` ({holders.idle[name]})" for name in names[:3])
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        text = f"old variables that this cell does not use: {shown}{more}"
+        found.append(Accident(sum(sizes.values()), text, f"%gpumem_free --vars {' '.join(names[:8])}"))
+    return found
 
 
 def _was_alive(address: int, state: OomState | None) -> bool:

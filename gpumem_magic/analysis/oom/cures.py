@@ -110,8 +110,12 @@ def _setting(evidence: Evidence) -> list[str]:
 
 def _accident(evidence: Evidence) -> list[str]:
     cures = list(dict.fromkeys(accident.cure for accident in evidence.accidents))
-    cure = "%gpumem_free --out" if "%gpumem_free --out" in cures else cures[0]
-    return [f"run `{cure}` in a cell of its own, then this cell again", "%gpumem_who names every holder"]
+    if "%gpumem_free --out" in cures and "%gpumem_free" in cures:
+        cures.remove("%gpumem_free")  # the other does the same and more
+    lines = [
+        f"run `{cure}` in a cell of its own, then this cell again" if cure.startswith("%") else cure for cure in cures
+    ]
+    return [*lines, "%gpumem_who names every holder"]
 
 
 def _raise_limit(evidence: Evidence) -> list[str]:

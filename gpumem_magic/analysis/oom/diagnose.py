@@ -127,7 +127,7 @@ def diagnose(
         reading=reading,
         processes=failure.processes if failure is not None else (),
         line=line,
-        accidents=find_accidents(key, state, failure, holders),
+        accidents=find_accidents(key, state, failure, holders, line),
         settings=settings_state(settings or {}, environment, version),
     )
     cause = decide(evidence)
