@@ -11,6 +11,7 @@ import html
 from typing import TYPE_CHECKING
 
 from gpumem_magic._format import format_bytes, visible
+from gpumem_magic.report.purposes import by_category, by_module
 from gpumem_magic.report.wording import format_share
 
 if TYPE_CHECKING:
@@ -84,6 +85,11 @@ def tables_html(analysis: Analysis, top: int) -> str:
     for device in analysis.devices:
         headline = device.headline
         parts.append(_table(device, f"{device.key}, at the peak", device.peak, headline.allocated_peak, top))
+        parts += [
+            f'<p style="margin:2px 0">{escape(name)}: {escape(text)}</p>'
+            for name, text in (("By category", by_category(device)), ("By module", by_module(device)))
+            if text is not None
+        ]
         parts.append(_table(device, f"{device.key}, at the end", device.end, headline.allocated_after, top))
     return "".join(parts)
 

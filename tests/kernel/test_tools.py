@@ -70,3 +70,22 @@ def test_two_runs_are_compared_by_label_number_and_age(kernel):
     assert kernel.run("%gpumem_diff grow~1 grow").report == text
     assert kernel.run(f"%gpumem_diff {first} {second}").report == text
     assert "nope is neither a file nor a measured cell; held are grow" in kernel.run("%gpumem_diff nope").text("stderr")
+
+
+def test_a_training_cell_says_what_its_peak_was_for(kernel):
+    kernel.run("net = torch.nn.Linear(512, 512)\noptimizer = torch.optim.Adam(net.parameters())")
+    cell = kernel.run(
+        "%%gpumem\nfor step in range(3):\n    optimizer.zero_grad()\n    y = net(torch.randn(64, 512))\n"
+        "    loss = y.square().mean()\n    loss.backward()\n    optimizer.step()"
+    )
+    (line,) = [line for line in cell.report.splitlines() if "at the peak by category: " in line]
+    assert "optimizer state 39%" in line
+    assert "gradients 20%" in line
+    told = kernel.run(
+        "import gpumem_magic\nc = gpumem_magic.last.devices[0].categories\n"
+        "d = gpumem_magic.last.devices[0].headline\n"
+        "print(sum(r.bytes for r in c.peak) == d.allocated_peak, sum(r.bytes for r in c.end) == d.allocated_after)\n"
+        "print(sorted(set(c.module_names)))"
+    ).text()
+    assert told.splitlines()[0] == "True True"
+    assert "'net'" in told
