@@ -78,6 +78,7 @@ def _widget_class() -> type[Any]:
                 document=report.to_document(_DOCUMENT_BYTES), can_detail=not getattr(report, "is_read_back", False)
             )
             self._questions = Questions(report)
+            _answer_beside_the_cell(self.comm)
             self.on_msg(self._answer)
 
         def _answer(self, _widget: object, content: object, _buffers: object) -> None:
@@ -100,6 +101,20 @@ def _widget_class() -> type[Any]:
             return data, metadata
 
     return ReportWidget
+
+
+def _answer_beside_the_cell(comm: Any) -> None:
+    """Let the front end say where its questions are answered: in JupyterLab on a thread of their own.
+
+    ipykernel 7.4 sends them to the loop that spoke last, which is the cell's own, so that an answer would wait for the
+    end of the cell that runs (``ipykernel.comm.comm.BaseComm``). Without that hook nothing is to be done.
+    """
+    if hasattr(comm, "_reply_subshell_for"):
+        comm._reply_subshell_for = _as_asked  # noqa: SLF001 - there is no public way
+
+
+def _as_asked(_data: object, subshell: str | None) -> str | None:
+    return subshell
 
 
 def preload() -> None:
