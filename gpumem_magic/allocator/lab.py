@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from gpumem_magic._errors import SnapshotError
@@ -96,8 +96,13 @@ class Lab:
     def _find_program(self) -> Program:
         """Turn the recording into a program; where releases may be the program's or the allocator's, try both."""
         trace, limit = self.trace, self._recorded_limit
-        program = extract(self.device, self.history, trace.stacks, trace.settings, limit=limit)
-        doubtful = doubtful_events(self.device, self.history, trace.stacks, trace.settings, limit)
+        find = partial(
+            extract, self.device, self.history, trace.stacks, trace.settings, limit=limit, course=self._course
+        )
+        program = find()
+        doubtful = doubtful_events(
+            self.device, self.history, trace.stacks, trace.settings, limit=limit, course=self._course
+        )
         if not doubtful or len(self.device.events) > _MOST_TO_TRY:
             return program
         turned: frozenset[int] = frozenset()
@@ -107,14 +112,7 @@ class Lab:
             open_ = [event for event in doubtful if deviation and event <= deviation.event and event not in turned]
             better = None
             for event in reversed(open_[-_TRIES:]):
-                tried = extract(
-                    self.device,
-                    self.history,
-                    trace.stacks,
-                    trace.settings,
-                    limit=limit,
-                    turned=turned | {event},
-                )
+                tried = find(turned=turned | {event})
                 after = self._verify(tried).deviation
                 if deviation and (after is None or after.event > deviation.event):
                     better = event, tried, after

@@ -349,15 +349,16 @@ class Model(Cache):
 
     def _release_all(self) -> None:
         """Give back every cached block that is a whole segment, and whole pages of expandable segments."""
-        for group in self._releasable:
-            blocks = [(key & MASK, key >> SHIFT) for key in self._lists[group]]
+        for small in (0, 1):
+            groups = [group for group in self._releasable if group & 1 == small]
             mapped = []
-            for start, size in blocks:
-                if self._segments.get(start) == size:
-                    self._release_segment(start, size, group)
-                elif self.settings.expandable_segments if not self._is_mixed else not self._is_native(start):
-                    mapped.append((start, size))
-            for start, size in mapped:
+            for group in groups:
+                for start, size in [(key & MASK, key >> SHIFT) for key in self._lists[group]]:
+                    if self._segments.get(start) == size:
+                        self._release_segment(start, size, group)
+                    elif self.settings.expandable_segments if not self._is_mixed else not self._is_native(start):
+                        mapped.append((start, size, group))
+            for start, size, group in mapped:
                 self._unmap(start, size, group)
 
     def _release_oversize(self, size: int, group: int) -> bool:

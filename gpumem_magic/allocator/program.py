@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from gpumem_magic.allocator.history import History
     from gpumem_magic.allocator.releases import Release
+    from gpumem_magic.allocator.settings_model import Course
     from gpumem_magic.trace.model import DeviceTrace, Events, StackTable
 
 __all__ = ["Op", "Program", "doubtful_events", "extract"]
@@ -111,6 +112,7 @@ def extract(
     settings: Mapping[str, object],
     *,
     limit: int | None = None,
+    course: Course | None = None,
     turned: frozenset[int] = frozenset(),
 ) -> Program:
     """Turn a recording into the program that it shows.
@@ -127,6 +129,8 @@ def extract(
         `Trace.settings`.
     limit
         Most bytes that the recorded process might reserve, when that is known.
+    course
+        The settings over the recording, where they were changed on the way.
     turned
         Events of `doubtful_events` for which the other explanation is taken.
 
@@ -150,7 +154,7 @@ def extract(
         dtype=np.int32,
     )
     codes, arguments, order = _block_operations(device, history)
-    releases = find_releases(device, history, stacks, settings, limit)
+    releases = find_releases(device, history, stacks, settings, limit=limit, course=course)
     codes, arguments, order = _without_completions(codes, arguments, order, events, releases)
     extra: list[tuple[int, int, int]] = [
         (one.first, Op.EMPTY_CACHE, 0) for one in releases if one.asked or one.first in turned
@@ -190,14 +194,21 @@ def extract(
 
 
 def doubtful_events(
-    device: DeviceTrace, history: History, stacks: StackTable, settings: Mapping[str, object], limit: int | None
+    device: DeviceTrace,
+    history: History,
+    stacks: StackTable,
+    settings: Mapping[str, object],
+    *,
+    limit: int | None = None,
+    course: Course | None = None,
 ) -> list[int]:
     """Return the events that have two explanations, in order.
 
     A release that the allocator seems to have made for itself may have been the program's; a request that failed
     where private pools exist may have been made while one was in use, when less is released for it.
     """
-    found = [one.first for one in find_releases(device, history, stacks, settings, limit) if one.asked is None]
+    releases = find_releases(device, history, stacks, settings, limit=limit, course=course)
+    found = [one.first for one in releases if one.asked is None]
     if any(segment.pool_id != (0, 0) for segment in device.segments):
         found += np.flatnonzero(device.events.action == Action.OOM).tolist()
     return sorted(found)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gpumem_magic.allocator.rounding import round_sizes
-from gpumem_magic.allocator.settings_model import from_torch
+from gpumem_magic.allocator.settings_model import Course, from_torch
 from gpumem_magic.allocator.sizes import segment_size
 from gpumem_magic.trace.model import Action
 
@@ -81,7 +81,9 @@ def find_releases(
     history: History,
     stacks: StackTable,
     settings: Mapping[str, object],
-    limit: int | None,
+    *,
+    limit: int | None = None,
+    course: Course | None = None,
 ) -> list[Release]:
     """Find the bursts of releases, and say whose they are.
 
@@ -91,18 +93,17 @@ def find_releases(
         As for `gpumem_magic.allocator.program.extract`.
     limit
         Most bytes that the recorded process might reserve; None when that is not known.
+    course
+        The settings over the recording, where they were changed on the way.
     """
     events = device.events
     action = events.action
     released = (action == Action.SEGMENT_FREE) | (action == Action.SEGMENT_UNMAP)
     if not np.any(released):
         return []
-    typed = from_torch(settings)
+    course = Course(from_torch(settings)) if course is None else course
     known = limit
     limit = recorded_limit(device, history, settings) if limit is None else limit
-    threshold = typed.garbage_collection_threshold
-    collects_above = None if known is None or not threshold else int(threshold * known)
-    has_milder = typed.max_split_size is not None or (threshold > 0 and not typed.expandable_segments)
     inside = released | late_completions(events)
     starts = np.flatnonzero(inside & ~np.concatenate([[False], inside[:-1]])).tolist()
     found: list[Release] = []
@@ -114,6 +115,8 @@ def find_releases(
         if not len(burst):
             continue
         first, final = start + int(burst[0]), start + int(burst[-1])
+        typed = course.at(first)
+        threshold = typed.garbage_collection_threshold
         following = int(action[last + 1]) if last + 1 < len(events) else Action.UNKNOWN
         asked: bool | None = True
         is_ladder = False
@@ -127,8 +130,9 @@ def find_releases(
             is_ladder = limit is not None and reserved + _wanted(events, last + 1, typed) > limit
             if events.stack[final] != 0 and events.stack[final] == events.stack[last + 1]:
                 asked = False
-            elif is_ladder or (collects_above is not None and reserved > collects_above):
+            elif is_ladder or (known is not None and threshold and reserved > int(threshold * known)):
                 asked = None
+        has_milder = typed.max_split_size is not None or (threshold > 0 and not typed.expandable_segments)
         found.append(Release(start, first, last, asked, is_ladder, is_ladder and not has_milder))
     return found
 

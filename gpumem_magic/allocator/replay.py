@@ -114,6 +114,8 @@ class _Replay:
             for start, stop, settings in self.course.stretches(len(events))
         ]
         rounded, threshold = (np.concatenate(column) for column in zip(*parts, strict=True))
+        # Segments are as large as recorded: round-up divisions are for requests.
+        rounded = np.where(events.action >= Action.SEGMENT_ALLOC, events.size, rounded)
         if at_once and follower.follow_at_once(rounded, threshold):
             follower.meet_final_state()
             # What does not come out right is followed event by event, to say where.

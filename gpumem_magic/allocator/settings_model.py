@@ -62,6 +62,10 @@ class Course:
     first: AllocatorSettings
     changes: tuple[tuple[int, AllocatorSettings], ...] = ()
 
+    def at(self, event: int) -> AllocatorSettings:
+        """Return the settings under which event number `event` was recorded."""
+        return next((after for start, after in reversed(self.changes) if start <= event), self.first)
+
     def stretches(self, count: int) -> Iterator[tuple[int, int, AllocatorSettings]]:
         """Yield (start, stop, settings) for `count` events: under which settings each was recorded."""
         start, settings = 0, self.first

@@ -131,7 +131,10 @@ def compare(folder: Path, processes: int) -> str:
 
 
 def _compare_seed(job: tuple[Path, list[dict[str, Any]]]) -> tuple[dict[str, Counter[str]], list[str]]:
+    import numpy as np
+
     from gpumem_magic.allocator.lab import Lab
+    from gpumem_magic.allocator.program import Op
     from gpumem_magic.allocator.settings_text import parse_settings
     from gpumem_magic.trace.reader import read_trace
 
@@ -143,6 +146,11 @@ def _compare_seed(job: tuple[Path, list[dict[str, Any]]]) -> tuple[dict[str, Cou
             continue
         trace = read_trace(folder / f"{source['recording']}.pickle.xz")
         labs: dict[int | None, Lab] = {}
+        # An empty_cache that gave nothing back left no event, and would give something back under another setting.
+        program = fresh_program(source["seed"], None)
+        emptied = sum(op.name in {"empty", "capture"} for op in program.ops)
+        seen = Lab(trace, trace.devices[0]).program.codes
+        hidden = ", an empty_cache left no event" if np.count_nonzero(seen == Op.EMPTY_CACHE) < emptied else ""
         for target in rows:
             if target is source:
                 lab = Lab(trace, trace.devices[0])
@@ -152,7 +160,7 @@ def _compare_seed(job: tuple[Path, list[dict[str, Any]]]) -> tuple[dict[str, Cou
             lab = labs.setdefault(limit, Lab(trace, trace.devices[0], limit=limit))
             prediction = lab.predict(parse_settings(target["conf"]))
             true = target["reserved_peak"]
-            kind = ("streams, " if source["streams"] else "") + ("no limit" if limit is None else "limit")
+            kind = ("streams, " if source["streams"] else "") + ("no limit" if limit is None else "limit") + hidden
             counter = {
                 "predictions": 1,
                 "exact": int(prediction.expected == true),
