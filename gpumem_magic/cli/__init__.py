@@ -35,6 +35,11 @@ def _build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _drop_output() -> None:
+    # What is left in the buffer would fail again at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -65,8 +70,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"gpumem-magic: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        # The reader (head, less) went away: nothing to say, and nothing may be flushed at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader (head, less) went away: nothing to say.
+        _drop_output()
+        return 1
+    except OSError as error:
+        # A full disk under a redirected output, as a rule; files that we open ourselves have their own messages.
+        _drop_output()
+        print(f"gpumem-magic: {error.filename or 'the output'}: {error.strerror or error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -6,9 +6,11 @@ import csv
 import datetime as dt
 import io
 import logging
+import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from gpumem_magic._errors import ExportError
 from gpumem_magic.nvml.poller import FaultLog
@@ -41,7 +43,7 @@ def write_log(out: str, *, interval: float, count: int | None) -> int:
     Parameters
     ----------
     out
-        A new file, or one that this command wrote before; it is then continued.
+        A new file, or one that this command wrote before; it is then continued. ``-`` or a pipe gets a header first.
     interval
         Seconds between readings.
     count
@@ -58,7 +60,9 @@ def write_log(out: str, *, interval: float, count: int | None) -> int:
         The file cannot be written, or is not such a log.
     """
     path = Path(out)
-    beginning = _beginning(path)
+    is_stream = out == "-" or (path.exists() and not path.is_file() and not path.is_dir())
+    # What cannot be read back (a pipe, a device) begins anew; looking into it could wait for ever.
+    beginning = ",".join(COLUMNS) + "\n" if is_stream else _beginning(path)
     reader = Reader(default_session())
     log = logging.getLogger("gpumem_magic.log")
     if not log.handlers:
@@ -68,7 +72,7 @@ def write_log(out: str, *, interval: float, count: int | None) -> int:
     done = 0
     try:
         # Appended in one write a reading, so that two loggers never mix their rows.
-        with path.open("a", encoding="utf-8", newline="", buffering=1 << 20) as file:
+        with _opened(out) as file:
             file.write(beginning)
             file.flush()
             while True:
@@ -80,11 +84,22 @@ def write_log(out: str, *, interval: float, count: int | None) -> int:
                 if count is not None and done >= count:
                     return 0
                 time.sleep(max(0.0, began + done * interval - time.monotonic()))
+    except BrokenPipeError:
+        if out == "-":
+            raise
+        # The reader of the pipe has seen enough.
+        return 0
     except OSError as error:
         raise ExportError(f"{out} cannot be written: {error.strerror or error}; choose another --csv") from None
     except KeyboardInterrupt:
         # The usual end.
         return 0
+
+
+def _opened(out: str) -> AbstractContextManager[TextIO]:
+    if out == "-":
+        return nullcontext(sys.stdout)
+    return Path(out).open("a", encoding="utf-8", newline="", buffering=1 << 20)
 
 
 def _beginning(path: Path) -> str:

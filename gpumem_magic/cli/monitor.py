@@ -47,7 +47,9 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         description="Append a row for each GPU and reading to a CSV file, with UTC times, until Ctrl-C. Every reading "
         "is flushed; a file that this command wrote before is continued; a lost device leaves its values empty.",
     )
-    log.add_argument("--csv", required=True, metavar="OUT", help="file to append to; created with a header if new")
+    log.add_argument(
+        "--csv", required=True, metavar="OUT", help="file to append to, created with a header if new; - is stdout"
+    )
     _add_pace(log, interval=1.0)
     log.set_defaults(run=_run_log)
 
