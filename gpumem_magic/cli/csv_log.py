@@ -8,7 +8,7 @@ import io
 import logging
 import sys
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -18,6 +18,8 @@ from gpumem_magic.nvml.reader import Reader
 from gpumem_magic.nvml.sampling import default_session
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from gpumem_magic.nvml.model import Device, Reading
 
 __all__ = ["COLUMNS", "write_log"]
@@ -90,6 +92,8 @@ def write_log(out: str, *, interval: float, count: int | None) -> int:
         # The reader of the pipe has seen enough.
         return 0
     except OSError as error:
+        if out == "-":
+            raise
         raise ExportError(f"{out} cannot be written: {error.strerror or error}; choose another --csv") from None
     except KeyboardInterrupt:
         # The usual end.

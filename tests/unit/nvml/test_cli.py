@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -144,6 +145,53 @@ def test_log_leaves_other_files_alone(fake_nvml, tmp_path):
     assert len(done.stderr.splitlines()) == 1
     assert out.read_text() == "a,b\n1,2\n"
     assert "cannot be" in run(fake_nvml, "log", "--csv", tmp_path / "no" / "dir.csv", "--count", "1", code=1).stderr
+
+
+def test_log_into_a_pipe_ends_with_its_reader(fake_nvml):
+    for out, code in (("-", 1), ("/dev/stdout", 0)):
+        process = subprocess.Popen(
+            command("log", "--csv", out, "--interval", "0.1"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=fake_nvml.environment(),
+            text=True,
+        )
+        with process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline() == HEADER + "\n"
+            assert process.stdout.readline().count(",") == HEADER.count(",")
+            process.stdout.close()
+            assert process.wait(10) == code
+            assert process.stderr.read() == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("log", "--csv", "/dev/full", "--count", "2"),
+        ("log", "--csv", "-", "--count", "2"),
+        ("devices",),
+        ("devices", "--json"),
+        ("watch",),
+        ("exporter", "--print-systemd"),
+    ],
+)
+def test_full_disk_is_one_line(fake_nvml, arguments):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command(*arguments),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env=fake_nvml.environment(),
+            timeout=30,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("gpumem-magic: ")
+    assert done.stderr.rstrip().count("\n") == 0
+    assert "No space left" in done.stderr
 
 
 def test_log_flushes_each_reading_and_ends_on_interrupt(fake_nvml, tmp_path):
