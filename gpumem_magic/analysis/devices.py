@@ -9,7 +9,7 @@ import numpy as np
 
 from gpumem_magic._format import format_bytes
 from gpumem_magic.analysis.categories import categorise
-from gpumem_magic.analysis.context import OVERFLOW, DeviceContext, Placement
+from gpumem_magic.analysis.context import OVERFLOW, DeviceContext, Placement, Purpose
 from gpumem_magic.analysis.groups import GroupBook, rows
 from gpumem_magic.analysis.markers import event_markers, last_oom
 from gpumem_magic.analysis.model import DeviceAnalysis, Group, Headline, Lane, Marker, Row
@@ -165,9 +165,7 @@ def _overflow(device: DeviceTrace, context: DeviceContext) -> Marker:
 
 
 def _categories(device: DeviceTrace, history: History, timeline: Timeline, context: DeviceContext) -> Categories | None:
-    purpose = context.purpose
-    if purpose is None:
-        return None
+    purpose = context.purpose or Purpose(None, None, None)
     return categorise(
         device,
         history,
@@ -176,6 +174,7 @@ def _categories(device: DeviceTrace, history: History, timeline: Timeline, conte
         calls=purpose.calls,
         marks=purpose.marks,
         text_of=lambda entry: context.namer.source(entry[0], entry[1]),
+        stacks=context.stacks,
     )
 
 

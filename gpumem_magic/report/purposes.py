@@ -12,6 +12,7 @@ from gpumem_magic.analysis.categories.model import (
     BUFFER,
     GRADIENT,
     INPUT,
+    NEEDS_312,
     OPTIMIZER,
     PARAMETER,
     UNKNOWN,
@@ -116,7 +117,7 @@ def by_category(device: DeviceAnalysis) -> str | None:
     parts = []
     for row in categories.peak:
         text = f"{LABELS[row.category]} {format_share(row.bytes, total)}"
-        if row.category == UNKNOWN and categories.reason is not None:
+        if row.category == UNKNOWN and categories.reason == NEEDS_312:
             text += " (inside functions, Python 3.12 tells more)"
         if row.inferred == row.bytes:
             text += " (inferred)"

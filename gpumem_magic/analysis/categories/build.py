@@ -10,6 +10,7 @@ from gpumem_magic.analysis.categories.infer import SEEN_AS, facts, infer
 from gpumem_magic.analysis.categories.model import (
     GRADIENT,
     KINDS,
+    NEEDS_312,
     OPTIMIZER,
     BackwardRow,
     Categories,
@@ -27,6 +28,8 @@ from gpumem_magic.analysis.categories.phases import (
     last_mark,
 )
 from gpumem_magic.analysis.categories.sight import addresses, sighted
+from gpumem_magic.analysis.categories.stacks import from_stacks
+from gpumem_magic.recording.model import Roles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,12 +39,12 @@ if TYPE_CHECKING:
     from gpumem_magic.allocator.history import History
     from gpumem_magic.analysis.categories.infer import Facts
     from gpumem_magic.analysis.model import Timeline
-    from gpumem_magic.recording.model import Calls, Marks, Roles
-    from gpumem_magic.trace.model import DeviceTrace
+    from gpumem_magic.recording.model import Calls, Marks
+    from gpumem_magic.trace.model import DeviceTrace, StackTable
 
 __all__ = ["categorise"]
 
-_NEEDS_312 = "module paths need Python 3.12"
+_ONLY_STACKS = "module paths are recorded by %%gpumem in Python 3.12 and later; stacks alone do not tell them"
 _MOST_MODULES = 65_535
 
 
@@ -54,6 +57,7 @@ def categorise(
     calls: Calls | None,
     marks: Marks | None,
     text_of: Callable[[tuple[str, int, str]], str | None],
+    stacks: StackTable,
 ) -> Categories | None:
     """Say what every lifetime of a device was for.
 
@@ -67,16 +71,23 @@ def categorise(
         What the recording says of purposes, of torch's own calls and of lines; each may be missing.
     text_of
         The source of a line, given as an entry of `Marks.places`.
+    stacks
+        Recorded stacks: all that a file has.
 
     Returns
     -------
     Categories or None
-        None when nothing was looked at, or nothing is there.
+        None when nobody looked and no stacks tell, or nothing is there.
     """
-    if roles is None or not timeline.lifetimes:
+    if not timeline.lifetimes:
         return None
     times = np.maximum.accumulate(device.events.time_us) if len(device.events) else device.events.time_us
-    phases = _phases(calls, marks, times, text_of)
+    phases = None if calls is not None else from_stacks(device.events, stacks)
+    if phases is None:
+        if roles is None:
+            return None
+        phases = _phases(calls, marks, times, text_of)
+    roles = roles if roles is not None else _NOT_LOOKED
     seen = sighted(roles, device.key, addresses(history, timeline), timeline)
     as_category = np.array([*(SEEN_AS[name] for name in roles.roles), -1], np.int16)
     role = as_category[seen.role]
@@ -105,7 +116,7 @@ def categorise(
         end=_rows(at_end, columns),
         modules=_module_rows(at_peak, columns),
         backward=_backward_rows(at_peak & (forward >= 0), forward, timeline),
-        reason=None if calls is not None else _NEEDS_312,
+        reason=None if calls is not None else _ONLY_STACKS if phases.seen else NEEDS_312,
     )
 
 
@@ -187,6 +198,18 @@ def _modules(
     module = np.where(own > 0, own, called).astype(np.int32)
     module[module > _MOST_MODULES] = 0
     return module, tuple(names)
+
+
+_NOT_LOOKED = Roles(
+    time_us=np.zeros(0, np.int64),
+    device=np.zeros(0, np.int16),
+    address=np.zeros(0, np.uint64),
+    role=np.zeros(0, np.uint8),
+    name=np.zeros(0, np.int32),
+    devices=(),
+    roles=tuple(SEEN_AS),
+    names=(),
+)
 
 
 class _Columns(NamedTuple):

@@ -6,7 +6,7 @@ The rules, each for what the ones before it leave open:
 2. Made in ``backward``: gone when it ends: a temporary; there afterwards: a gradient. Made by a module that runs in it
    (a checkpoint computes again) and let go by autograd: an activation.
 3. Made in an optimizer's step: gone when it ends: a temporary; there afterwards: optimizer state.
-4. Made by a loader and there afterwards: an input.
+4. Made while a model is built or moved, and there afterwards: a parameter. Made by a loader: an input.
 5. Made in a forward: freed by ``backward``: an activation; gone when the forward ends: a temporary. What outlives a
    forward without a backward is its output, or, from three allocations on, a graph that nobody called backward on.
 6. Made by other lines: freed by ``backward``: an activation; gone when the line ends: a temporary; else what a
@@ -33,7 +33,7 @@ from gpumem_magic.analysis.categories.model import (
     UNKNOWN,
     WORKSPACE,
 )
-from gpumem_magic.analysis.categories.phases import BACKWARD, FORWARD, LOADER, OUTSIDE, STEP, UNCLEAR, ZERO_GRAD
+from gpumem_magic.analysis.categories.phases import BACKWARD, BUILD, FORWARD, LOADER, OUTSIDE, STEP, UNCLEAR, ZERO_GRAD
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -201,6 +201,7 @@ def infer(
     settle(freed & (what.born == STEP), OPTIMIZER)
     settle(freed & (what.born == ZERO_GRAD), TEMPORARY)
     settle(freed & (what.born == LOADER), INPUT)
+    settle(what.born == BUILD, PARAMETER)
     by_model = (what.born == FORWARD) | (what.born == OUTSIDE)
     settle(freed & by_model & (what.died == BACKWARD), ACTIVATION)
     outlived = (category < 0) & freed & (what.born == FORWARD)
@@ -216,6 +217,7 @@ def infer(
         settle(alive & new & (what.born == BACKWARD), GRADIENT)
         settle(alive & new & (what.born == STEP), OPTIMIZER)
         settle(alive & new & (what.born == FORWARD), ACTIVATION)
+        settle(alive & new & (what.born == OUTSIDE), OTHER)
     settle(np.ones(count, bool), UNKNOWN)
     inferred = (role != category) & ~np.isin(category, (BEFORE, UNKNOWN))
     return Inferred(category.astype(np.uint8), inferred)

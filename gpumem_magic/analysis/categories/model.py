@@ -17,6 +17,7 @@ __all__ = [
     "INPUT",
     "KINDS",
     "LABELS",
+    "NEEDS_312",
     "OPTIMIZER",
     "OTHER",
     "PARAMETER",
@@ -69,6 +70,8 @@ LABELS = (
     "from before the cell",
     "unknown",
 )
+
+NEEDS_312 = "module paths need Python 3.12"
 
 
 class CategoryRow(NamedTuple):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BACKWARD",
+    "BUILD",
     "FORWARD",
     "LOADER",
     "OUTSIDE",
@@ -36,7 +37,8 @@ __all__ = [
     "from_lines",
 ]
 
-OUTSIDE, FORWARD, BACKWARD, STEP, ZERO_GRAD, LOADER = range(6)
+# `BUILD`: a model is made, or moved to a device.
+OUTSIDE, FORWARD, BACKWARD, STEP, ZERO_GRAD, LOADER, BUILD = range(7)
 UNCLEAR = -1
 _KINDS = {"module": FORWARD, "backward": BACKWARD, "step": STEP, "zero_grad": ZERO_GRAD, "loader": LOADER}
 

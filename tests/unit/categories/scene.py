@@ -14,6 +14,7 @@ from story import Story  # type: ignore[import-not-found]
 from gpumem_magic.analysis.categories import KINDS, categorise
 from gpumem_magic.analysis.timeline import build_timeline
 from gpumem_magic.recording.model import Calls, Marks, Roles
+from gpumem_magic.trace.model import StackTable
 
 __all__ = ["MODEL", "Scene", "ids"]
 
@@ -107,6 +108,7 @@ class Scene(Story):  # type: ignore[misc]
             calls=self.calls() if watched else None,
             marks=self.marks(),
             text_of=lambda entry: self._texts.get(entry[1]),
+            stacks=StackTable(),
         )
         assert found is not None
         order = sorted(range(len(self.lives)), key=lambda index: self.lives[index][0])
