@@ -159,24 +159,23 @@ def find_growth(
         return Growth(iterations=0)
     leaks: list[Leak] = []
     once: list[Once] = []
-    explained = np.zeros(len(stayed), bool)
     most = 0
     marks = scene.marks
     if placement is not None and marks is not None:
+        judged: list[tuple[_Where, list[_Found]]] = []
         for turns in _ranked(scene.loops(), placement, lives):
             loop = turns.loop
             starts = iteration_starts(marks, loop, turns.lines)
             if truncated and len(lives.began_us):
                 starts = starts[starts >= lives.began_us[0]]
-            members = np.flatnonzero(loop.holds(turns.lines[lives.place]) & ~explained)
             most = max(most, len(starts))
-            found = _in_loop(turns._replace(starts=starts), members, lives, scene)
-            where = _Where(device.key, scene.name(loop.file, loop.header, loop.scope), len(starts))
+            found = _in_loop(turns._replace(starts=starts), lives, scene)
+            judged.append((_Where(device.key, scene.name(loop.file, loop.header, loop.scope), len(starts)), found))
+        for where, found in _each_once(judged, len(stayed)):
             leaks += _leaks(where, found, lives)
-            explained[np.concatenate([item.kept for item in found] or [np.zeros(0, np.int64)])] = True
             once += _once(device, found, lives)
     if not most:
-        known, least = _without_loops(device, lives, np.flatnonzero(~explained), scene)
+        known, least = _without_loops(device, lives, scene)
         most = least
         leaks += known
     told = [leak for leak in leaks if _is_told(leak, device)]
@@ -213,9 +212,35 @@ def _ranked(loops: Sequence[Loop], placement: Placement, lives: _Lives) -> list[
     return [_Turns(loop, lines, np.zeros(0, np.int64)) for _, loop, lines in ranked]
 
 
-def _in_loop(turns: _Turns, members: NDArray[np.int64], lives: _Lives, scene: Scene) -> list[_Found]:
+def _each_once(judged: Sequence[tuple[_Where, list[_Found]]], count: int) -> list[tuple[_Where, list[_Found]]]:
+    """Leave each survivor to one loop: of nested ones that in which most iterations left something, else the inner.
+
+    What an epoch keeps of its last step grows with the epochs, not with one step in a hundred.
+    """
+    share = np.zeros(count)
+    owner = np.full(count, -1, np.int64)
+    items = [(where, item) for where, found in judged for item in found]
+    for number, (where, item) in enumerate(items):
+        own = item.judged.grown / max(where.iterations, 1) if item.judged.shape is Shape.GROWTH else 0.0
+        better = (owner[item.kept] < 0) | (own > 1.5 * share[item.kept])
+        owner[item.kept[better]], share[item.kept[better]] = number, own
+    chosen: list[tuple[_Where, list[_Found]]] = []
+    number = 0
+    for where, found in judged:
+        mine = []
+        for item in found:
+            # It stays where most of it is.
+            if np.count_nonzero(owner[item.kept] == number) * 2 > len(item.kept):
+                mine.append(item)
+            number += 1
+        chosen.append((where, mine))
+    return chosen
+
+
+def _in_loop(turns: _Turns, lives: _Lives, scene: Scene) -> list[_Found]:
     """Judge each line of a loop."""
     loop, lines, starts = turns
+    members = np.flatnonzero(loop.holds(lines[lives.place]))
     if len(starts) < 2 or not len(members):
         return []
     line = lines[lives.place[members]]
@@ -287,14 +312,12 @@ def _once(device: DeviceAnalysis, found: Sequence[_Found], lives: _Lives) -> lis
     ]
 
 
-def _without_loops(
-    device: DeviceAnalysis, lives: _Lives, members: NDArray[np.int64], scene: Scene
-) -> tuple[list[Leak], int]:
+def _without_loops(device: DeviceAnalysis, lives: _Lives, scene: Scene) -> tuple[list[Leak], int]:
     """Look for repetition in the order of the allocations alone, owner by owner."""
     leaks: list[Leak] = []
     most = 0
-    for number in np.unique(lives.group[members][lives.stayed[members]]).tolist():
-        which = members[lives.group[members] == number]
+    for number in np.unique(lives.group[lives.stayed]).tolist():
+        which = np.flatnonzero(lives.group == number)
         group = device.groups[number]
         found = repetitions(lives.requested[which], lives.stayed[which], is_loop=scene.calls_a_loop(group))
         if found is None:

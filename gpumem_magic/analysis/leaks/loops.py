@@ -2,7 +2,7 @@
 
 Two kinds of marks exist. ``sys.monitoring`` notes a loop's header before each iteration; marks that were written into
 the cell's syntax tree note it only where the header does something. So an iteration begins where the header is left for
-the body, and, in a loop whose header is seen once, where the body's first line comes again.
+the body, and where no header is noted each time, where the body's first line comes again.
 """
 
 from __future__ import annotations
@@ -114,18 +114,20 @@ def iteration_starts(marks: Marks, loop: Loop, lines: NDArray[np.int64]) -> NDAr
     own = marks.thread == threads[int(np.argmax(counts))]
     now, time_us = now[own], marks.time_us[own]
     before = np.concatenate([[0], now[:-1]])
-    in_header = (now >= loop.header) & (now < loop.first)
     in_body = (now >= loop.first) & (now <= loop.last)
-    from_header = in_body & (before >= loop.header) & (before < loop.first)
-    if int(from_header.sum()) >= 2:
-        # The header fetches the batch, which belongs to the iteration that gets it.
-        entered = np.flatnonzero(in_header & ~((before >= loop.header) & (before < loop.first)))
-        at = entered[np.searchsorted(entered, np.flatnonzero(from_header), "right") - 1]
-        starts: NDArray[np.int64] = time_us[at]
-        return starts
-    again = (now == loop.first) & ~((before > loop.first) & (before <= loop.first_end))
-    if marks.has_functions:
-        # There a line is noted again when a function that it called returns.
-        again &= before != loop.first
-    first_line: NDArray[np.int64] = time_us[again]
-    return first_line
+    after_header = (before >= loop.header) & (before < loop.first)
+    from_header = in_body & after_header
+    if marks.has_functions and int(from_header.sum()) >= 2:
+        begins = from_header
+    else:
+        begins = (now == loop.first) & ~((before > loop.first) & (before <= loop.first_end))
+        if marks.has_functions:
+            # There a line is noted again when a function that it called returns.
+            begins &= before != loop.first
+    # The header fetches the batch, which belongs to the iteration that gets it.
+    entered = np.flatnonzero((now >= loop.header) & (now < loop.first) & ~after_header)
+    at = np.flatnonzero(begins)
+    fetched = after_header[at]
+    at[fetched] = entered[np.searchsorted(entered, at[fetched], "right") - 1]
+    starts: NDArray[np.int64] = time_us[at]
+    return starts
