@@ -3,7 +3,7 @@
 import type { Colours } from '../draw/palette';
 import { formatBytes } from '../format';
 import { bdi, h, replace } from '../ui/dom';
-import { drawMap, drawPiece, hatcher, isReturnable, type Paint, ROW_PX } from './draw';
+import { drawMap, drawPiece, hatcher, isReturnable, outline, type Paint, ROW_PX } from './draw';
 import { type Layout, layOut, type Piece, pieceAt, spanAt } from './layout';
 import type { Segment } from './model';
 
@@ -40,6 +40,9 @@ export class MapCanvas {
   #selected: Segment | null = null;
   #colours: Colours | null = null;
   #frame = 0;
+  /** The map without the selection. */
+  readonly #base = document.createElement('canvas');
+  #stale = true;
 
   constructor(owner: MapOwner) {
     this.#owner = owner;
@@ -88,7 +91,7 @@ export class MapCanvas {
 
   select(segment: Segment | null): void {
     this.#selected = segment;
-    this.redraw();
+    this.#schedule();
     this.#owner.onSelect(segment);
   }
 
@@ -97,6 +100,11 @@ export class MapCanvas {
   }
 
   redraw(): void {
+    this.#stale = true;
+    this.#schedule();
+  }
+
+  #schedule(): void {
     cancelAnimationFrame(this.#frame);
     this.#frame = requestAnimationFrame(() => this.draw());
   }
@@ -108,13 +116,24 @@ export class MapCanvas {
     if (pen === null || colours === null || width === 0) return;
     const height = Math.min(MOST_PX, this.#layout.rows * ROW_PX + MARGIN_PX);
     const density = Math.min(2, window.devicePixelRatio || 1);
-    this.#canvas.width = Math.round(width * density);
-    this.#canvas.height = Math.round(height * density);
+    const view = { width: width - 2 * MARGIN_PX, height, top: this.#box.scrollTop };
+    const prepare = (canvas: HTMLCanvasElement, into: CanvasRenderingContext2D): void => {
+      canvas.width = Math.round(width * density);
+      canvas.height = Math.round(height * density);
+      into.setTransform(density, 0, 0, density, 0, 0);
+      into.translate(MARGIN_PX, MARGIN_PX);
+    };
+    const base = this.#base.getContext('2d');
+    // Moving the selection through thousands of segments repaints none of them.
+    if (base !== null && this.#stale) {
+      prepare(this.#base, base);
+      drawMap(base, this.#layout, view, this.#paint(colours));
+      this.#stale = false;
+    }
+    prepare(this.#canvas, pen);
     this.#canvas.style.height = `${height}px`;
-    pen.setTransform(density, 0, 0, density, 0, 0);
-    const inner = { width: width - 2 * MARGIN_PX, height, top: this.#box.scrollTop };
-    pen.translate(MARGIN_PX, MARGIN_PX);
-    drawMap(pen, this.#layout, inner, this.#paint(colours));
+    if (this.#base.width > 0) pen.drawImage(this.#base, -MARGIN_PX, -MARGIN_PX, width, height);
+    if (this.#selected !== null) outline(pen, this.#layout, this.#selected, view, colours.accent);
   }
 
   /** One segment alone, over the whole width of another canvas. */
@@ -128,7 +147,7 @@ export class MapCanvas {
     canvas.height = Math.round(26 * density);
     pen.setTransform(density, 0, 0, density, 0, 0);
     const whole: Piece = { place: 0, segment, row: 0, x: 0, from: 0, bytes: segment.extent };
-    drawPiece(pen, whole, 1, 1, width - 2, { ...this.#paint(colours), selected: null }, 24);
+    drawPiece(pen, whole, 1, 1, width - 2, this.#paint(colours), 24);
   }
 
   #paint(colours: Colours): Paint {
@@ -136,7 +155,6 @@ export class MapCanvas {
       colours,
       ofGroup: this.#owner.ofGroup,
       emphasis: this.#owner.emphasis(),
-      selected: this.#selected,
       hatch: this.#hatch
     };
   }

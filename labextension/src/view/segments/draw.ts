@@ -7,6 +7,8 @@ import type { Segment, Span } from './model';
 export const ROW_PX = 19;
 const BAR_PX = 15;
 const LEAST_PX = 1.5;
+/** A used share that is there is seen. */
+const LEAST_CELL_PX = 3;
 /** Pages of expandable segments: of small blocks, of others. */
 const PAGE = { small: 2 << 20, large: 20 << 20 } as const;
 
@@ -16,8 +18,6 @@ export interface Paint {
   ofGroup: (group: number | null) => string;
   /** Owners to stress; null for none. */
   emphasis: ReadonlySet<number> | null;
-  /** The segment that is selected, or null. */
-  selected: Segment | null;
   hatch: (colour: string, background: string) => CanvasPattern | string;
 }
 
@@ -50,34 +50,105 @@ export function drawPiece(
   const { colours } = paint;
   // A pixel between segments, where there is room for one.
   const room = Math.max(width - (width > 4 ? 1 : 0), 0.5);
-  const scale = room / piece.bytes;
-  const xOf = (offset: number): number => left + (offset - piece.from) * scale;
+  const first = spanAt(segment, piece.from);
+  const last = spanAt(segment, piece.from + piece.bytes - 1);
+  const box: Box = { left, top, width: room, height };
+  if (last - first + 1 > Math.max(room, 8)) drawCells(pen, piece, box, paint, first);
+  else drawSpans(pen, piece, box, paint, first);
+  pen.globalAlpha = 1;
+  if (width <= 4) return;
+  pen.lineWidth = 1;
+  pen.strokeStyle = colours.muted;
+  pen.strokeRect(left + 0.5, top + 0.5, Math.max(room - 1, 1), height - 1);
+}
+
+/** A frame around all pieces of a segment. */
+export function outline(
+  pen: CanvasRenderingContext2D,
+  layout: Layout,
+  segment: Segment,
+  size: { width: number; top: number },
+  colour: string
+): void {
+  const scale = size.width / layout.perRow;
+  pen.lineWidth = 2.5;
+  pen.strokeStyle = colour;
+  for (const piece of layout.pieces) {
+    if (piece.segment !== segment) continue;
+    const width = Math.max(piece.bytes * scale, 1);
+    pen.strokeRect(piece.x * scale - 1, piece.row * ROW_PX - size.top - 1, width + 1, BAR_PX + 2);
+  }
+}
+
+interface Box {
+  left: number;
+  top: number;
+  width: number;
+  height: number;
+}
+
+const isUsed = (span: Span): boolean => span.kind === 'used' || span.kind === 'pending';
+
+function alphaOf(group: number | null, paint: Paint): number {
+  return paint.emphasis !== null && (group === null || !paint.emphasis.has(group)) ? 0.22 : 1;
+}
+
+/** Every stretch by itself; free ones first, so that a thin block stands over what it pins. */
+function drawSpans(pen: CanvasRenderingContext2D, piece: Piece, box: Box, paint: Paint, first: number): void {
+  const { segment } = piece;
+  const scale = box.width / piece.bytes;
   const until = piece.from + piece.bytes;
-  const start = spanAt(segment, piece.from);
-  // Free ones first, so that a thin block stands over what it pins.
   for (const used of [false, true]) {
-    for (let k = start; k < segment.spans.length; k++) {
+    for (let k = first; k < segment.spans.length; k++) {
       const span = segment.spans[k] as Span;
       if (span.offset >= until) break;
-      if ((span.kind === 'used' || span.kind === 'pending') !== used) continue;
+      if (isUsed(span) !== used) continue;
       const from = Math.max(span.offset, piece.from);
-      const x = xOf(from);
-      const w = (Math.min(span.offset + span.size, until) - from) * scale;
-      const wide = used ? Math.max(w, Math.min(LEAST_PX, room)) : w;
-      pen.globalAlpha =
-        paint.emphasis !== null && used && (span.group === null || !paint.emphasis.has(span.group)) ? 0.22 : 1;
+      const x = box.left + (from - piece.from) * scale;
+      const width = (Math.min(span.offset + span.size, until) - from) * scale;
+      const shown = used ? Math.max(width, Math.min(LEAST_PX, box.width)) : width;
+      pen.globalAlpha = used ? alphaOf(span.group, paint) : 1;
       pen.fillStyle = fillOf(span, segment, paint);
-      pen.fillRect(Math.min(x, left + room - wide), top, wide, height);
+      pen.fillRect(Math.min(x, box.left + box.width - shown), box.top, shown, box.height);
     }
   }
-  pen.globalAlpha = 1;
-  pen.lineWidth = 1;
-  const chosen = paint.selected === segment;
-  pen.strokeStyle = chosen ? colours.accent : colours.muted;
-  if (chosen) {
-    pen.lineWidth = 2.5;
-    pen.strokeRect(left - 1, top - 1, room + 2, height + 2);
-  } else if (width > 4) pen.strokeRect(left + 0.5, top + 0.5, Math.max(room - 1, 1), height - 1);
+}
+
+/** More stretches than pixels: a column for each pixel, as high as its used share, in the colour of the largest owner. */
+function drawCells(pen: CanvasRenderingContext2D, piece: Piece, box: Box, paint: Paint, first: number): void {
+  const { segment } = piece;
+  const columns = Math.max(1, Math.round(box.width));
+  const perColumn = piece.bytes / columns;
+  const wide = box.width / columns;
+  pen.fillStyle = fillOf({ offset: 0, size: 0, kind: 'free', group: null }, segment, paint);
+  pen.fillRect(box.left, box.top, box.width, box.height);
+  let k = first;
+  for (let column = 0; column < columns; column++) {
+    const from = piece.from + column * perColumn;
+    const until = from + perColumn;
+    let used = 0;
+    let most = 0;
+    let owner: Span | null = null;
+    for (; k < segment.spans.length; k++) {
+      const span = segment.spans[k] as Span;
+      if (span.offset >= until) break;
+      const here = Math.min(span.offset + span.size, until) - Math.max(span.offset, from);
+      if (isUsed(span)) {
+        used += here;
+        if (here > most) {
+          most = here;
+          owner = span;
+        }
+      }
+      // The next column begins in the same stretch.
+      if (span.offset + span.size > until) break;
+    }
+    if (owner === null) continue;
+    const high = Math.max(LEAST_CELL_PX, (used / perColumn) * box.height);
+    pen.globalAlpha = alphaOf(owner.group, paint);
+    pen.fillStyle = fillOf(owner, segment, paint);
+    pen.fillRect(box.left + column * wide, box.top + box.height - high, wide, high);
+  }
 }
 
 /** Free memory that goes back is plain, what cannot is hatched in the colour of warnings. */

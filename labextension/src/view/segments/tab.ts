@@ -11,7 +11,16 @@ import { bytesCell, drawTable, type TableSpec } from '../ui/rows';
 import type { ExtraTab } from '../ui/tables';
 import { MapCanvas } from './canvas';
 import type { SegmentMoment } from './document';
-import { inOrder, numbersOf, type Order, pinsOf, type Segment, type SegmentMap, sentenceOf } from './model';
+import {
+  inOrder,
+  numbersOf,
+  type Order,
+  pinsOf,
+  type Segment,
+  type SegmentMap,
+  type SpanKind,
+  sentenceOf
+} from './model';
 import { MapSource } from './source';
 
 const MOST_ROWS = 200;
@@ -262,13 +271,14 @@ export class SegmentsTab implements ExtraTab {
       swatch.style.background = background;
       return h('li', { title }, swatch, text);
     };
-    const kinds = new Set(map.segments.flatMap(segment => segment.spans.map(span => span.kind)));
+    const has = (kind: SpanKind): boolean =>
+      map.segments.some(segment => segment.spans.some(span => span.kind === kind));
     const stripes = (colour: string, ground: string): string =>
       `repeating-linear-gradient(135deg, ${colour} 0 2px, ${ground} 2px 4px)`;
     replace(
       this.#keys,
       key(colours.slots[0] as string, 'in use, by line', 'Colours as in the picture'),
-      kinds.has('pending')
+      has('pending')
         ? key(
             stripes(colours.slots[0] as string, colours.background),
             'waits for a stream',
@@ -281,9 +291,7 @@ export class SegmentsTab implements ExtraTab {
         'Something lives in the same segment: empty_cache() cannot give it back'
       ),
       key(colours.grid, 'free, returnable', 'empty_cache() would give it back'),
-      kinds.has('unmapped')
-        ? key(colours.background, 'unmapped', 'Addresses of an expandable segment without memory')
-        : null
+      has('unmapped') ? key(colours.background, 'unmapped', 'Addresses of an expandable segment without memory') : null
     );
   }
 
@@ -467,6 +475,7 @@ export class SegmentsTab implements ExtraTab {
   #nameOf(group: number | null): string {
     const found = group === null ? undefined : this.#session.source.recording.device.groups[group];
     if (found === undefined) return 'an unknown owner';
+    if (found.kind === 'before') return `what was there ${found.label}`;
     return found.cell === null ? found.label : `${found.cell} ${found.label}`;
   }
 
