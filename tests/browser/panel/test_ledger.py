@@ -19,7 +19,9 @@ CELLS = [
     "quiet = 1",
     "lost = torch.ones(2048, 1024)\ndel lost",
 ]
-ROWS = "#gpumem-magic-panel .gpumem-notebook .gpumem-ledger > li"
+SECTION = "#gpumem-magic-panel .gpumem-notebook"
+RUNS = f"{SECTION} .gpumem-runs > li"
+ALIVE = f"{SECTION} .gpumem-alive li"
 OPEN = "async () => { await window.jupyterapp.commands.execute('gpumem-magic:open'); }"
 
 
@@ -28,9 +30,13 @@ def jupyter(start_jupyter: Callable[..., Any]) -> Any:
     return start_jupyter("lab", notebooks={"a.ipynb": CELLS, "plain.ipynb": ["1 + 1"]})
 
 
+def texts(page: Any, rows: str, count: int) -> list[str]:
+    page.wait_for_function(f"() => document.querySelectorAll('{rows}').length === {count}", timeout=60_000)
+    return [re.sub(r"\s+", " ", text) for text in page.locator(rows).all_inner_texts()]
+
+
 def ledger(page: Any) -> list[str]:
-    page.wait_for_function(f"() => document.querySelectorAll('{ROWS}').length === 2", timeout=60_000)
-    return [re.sub(r"\s+", " ", text) for text in page.locator(ROWS).all_inner_texts()]
+    return [*texts(page, RUNS, 2), *texts(page, ALIVE, 1)]
 
 
 def test_the_ledger_shows_after_a_run_after_a_reload_and_not_after_a_restart(
@@ -42,10 +48,14 @@ def test_the_ledger_shows_after_a_run_after_a_reload_and_not_after_a_restart(
     jupyter.wait_for_kernel(page)
     page.evaluate(OPEN)
     jupyter.run_all(page)
-    expected = ["In [4] peak 8.00 MiB · stayed 0 B", "In [2] peak 4.00 MiB · stayed 4.00 MiB"]
+    expected = [
+        "In [4] lost = torch.ones(2048, 1024) peak 8.00 MiB · stayed 0 B",
+        "In [2] kept = torch.ones(1024, 1024) peak 4.00 MiB · stayed 4.00 MiB",
+        "In [2] kept = torch.ones(1024, 1024) 4.00 MiB 1 block · kept · last used in In [2]",
+    ]
     assert ledger(page) == expected
     # The cell that a row names comes into view.
-    page.locator(f"{ROWS} button").last.click()
+    page.locator(f"{RUNS} button").last.click()
     page.wait_for_function("() => window.jupyterapp.shell.currentWidget.content.activeCellIndex === 1")
     page.evaluate("async () => { await window.jupyterapp.commands.execute('docmanager:save'); }")
     jupyter.open(page, "a.ipynb")
@@ -54,11 +64,11 @@ def test_the_ledger_shows_after_a_run_after_a_reload_and_not_after_a_restart(
     assert ledger(page) == expected
     # Another notebook's kernel has nothing to say, and is not troubled.
     page.evaluate("async () => { await window.jupyterapp.commands.execute('docmanager:open', {path: 'plain.ipynb'}); }")
-    page.wait_for_function(f"() => document.querySelectorAll('{ROWS}').length === 0")
+    page.wait_for_function(f"() => document.querySelectorAll('{RUNS}').length === 0")
     page.evaluate("async () => { await window.jupyterapp.commands.execute('docmanager:open', {path: 'a.ipynb'}); }")
     assert ledger(page) == expected
     page.evaluate(
         "async () => { await window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart(); }"
     )
-    page.wait_for_function(f"() => document.querySelectorAll('{ROWS}').length === 0")
+    page.wait_for_function(f"() => document.querySelectorAll('{RUNS}').length === 0")
     assert "No such comm" not in jupyter.log.read_text()
