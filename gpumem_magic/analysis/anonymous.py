@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpumem_magic.analysis.oom.evidence import Evidence
 from gpumem_magic.recording.model import Cell, Note
 from gpumem_magic.trace.model import StackTable
 
@@ -54,6 +53,8 @@ def _device(device: DeviceAnalysis) -> DeviceAnalysis:
 def _verdict(oom: OomVerdict) -> OomVerdict:
     def clean(texts: Iterable[str]) -> tuple[str, ...]:
         return tuple(_QUOTED.sub("", text) for text in texts)
+
+    from gpumem_magic.analysis.oom.evidence import Evidence
 
     bare = Evidence(oom.evidence.key, oom.evidence.backend, oom.evidence.kind)
     (text,) = clean([oom.sentence])

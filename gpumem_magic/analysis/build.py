@@ -17,18 +17,17 @@ from gpumem_magic.analysis.held import held_by
 from gpumem_magic.analysis.leaks import Scene, find_growth, headline, name_keepers
 from gpumem_magic.analysis.lines import attribute
 from gpumem_magic.analysis.model import Analysis, Marker
-from gpumem_magic.analysis.oom import diagnose
-from gpumem_magic.analysis.oom.retrial import retry_in
 from gpumem_magic.analysis.pinned import with_pinned_lane
 from gpumem_magic.analysis.sentence import nothing_sentence, sentence
 from gpumem_magic.recording.model import Note, Outcome, SourceKind
 from gpumem_magic.trace.model import StackTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from gpumem_magic.allocator.history import History
     from gpumem_magic.analysis.model import DeviceAnalysis, Origin
+    from gpumem_magic.analysis.oom import OomVerdict
     from gpumem_magic.holders.model import HolderScan
     from gpumem_magic.recording.model import Cell, DeviceReading, Recording
     from gpumem_magic.trace.model import DeviceTrace, Trace
@@ -133,6 +132,23 @@ def _with_growth(
         return device
 
 
+def _why_memory_ran_out(
+    devices: Sequence[DeviceAnalysis],
+    trace: Trace | None,
+    recording: Recording | None = None,
+    holders: HolderScan | None = None,
+) -> OomVerdict | None:
+    has_failed = recording is not None and (recording.failure is not None or recording.outcome is Outcome.OUT_OF_MEMORY)
+    if not has_failed and all(device.oom_state is None for device in devices):
+        return None
+    # A fifth of what a report would otherwise import.
+    from gpumem_magic.analysis.oom import diagnose
+    from gpumem_magic.analysis.oom.retrial import retry_in
+
+    settings, retry = (None, None) if trace is None else (trace.settings, retry_in(trace))
+    return diagnose(devices, recording, settings=settings, holders=holders, retry=retry)
+
+
 def _mark_exception(device: DeviceAnalysis, recording: Recording) -> DeviceAnalysis:
     if recording.outcome not in {Outcome.ERROR, Outcome.INTERRUPTED}:
         return device
@@ -173,13 +189,7 @@ def analyse(recording: Recording, *, holders: HolderScan | None = None) -> Analy
     drawable = any(_moves(device) for device in shown)
     oom = None
     try:
-        oom = diagnose(
-            shown,
-            recording,
-            settings=trace.settings if trace is not None else None,
-            holders=holders,
-            retry=retry_in(trace) if trace is not None else None,
-        )
+        oom = _why_memory_ran_out(shown, trace, recording, holders)
     except Exception as error:  # noqa: BLE001 - the numbers stand without the verdict
         text = f"the out-of-memory verdict failed ({type(error).__name__}); the numbers below are not affected"
         notes.append(Note("warning", text))
@@ -254,7 +264,7 @@ def analyse_trace(trace: Trace, title: str = "snapshot") -> Analysis:
         devices.append(analyse_device(device, past, context))
     shown = _by_peak(devices)
     drawable = any(_moves(device) for device in shown)
-    oom = diagnose(shown, settings=trace.settings, retry=retry_in(trace))
+    oom = _why_memory_ran_out(shown, trace)
     if drawable:
         text = sentence([device for device in shown if _moves(device)], None, oom)
     elif shown:

@@ -13,7 +13,6 @@ from gpumem_magic.analysis.context import OVERFLOW, DeviceContext, Placement, Pu
 from gpumem_magic.analysis.groups import GroupBook, rows
 from gpumem_magic.analysis.markers import event_markers, last_oom
 from gpumem_magic.analysis.model import DeviceAnalysis, Group, Headline, Lane, Marker, Row
-from gpumem_magic.analysis.oom.state import oom_state
 from gpumem_magic.analysis.owners import assign_groups, compact, event_group
 from gpumem_magic.analysis.segments import memory_record
 from gpumem_magic.analysis.timeline import build_timeline, drop_preexisting, reconcile
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from gpumem_magic.allocator.history import History
     from gpumem_magic.analysis.categories import Categories
     from gpumem_magic.analysis.model import Timeline
+    from gpumem_magic.analysis.oom.state import OomState
     from gpumem_magic.recording.model import DeviceReading, Sample
     from gpumem_magic.trace.model import DeviceTrace
 
@@ -262,9 +262,17 @@ def analyse_device(device: DeviceTrace, history: History, context: DeviceContext
         oom_held=None if oom is None else int(history.allocated[oom + 1]),
         oom_group=None if oom is None else event_group(device, oom, context),
         categories=categories,
-        oom_state=oom_state(device, history, timeline, groups, context.settings),
+        oom_state=None if oom is None else _oom_state(device, history, timeline, groups, context),
         memory=memory_record(device, context.settings, history, timeline),
     )
+
+
+def _oom_state(
+    device: DeviceTrace, history: History, timeline: Timeline, groups: Sequence[Group], context: DeviceContext
+) -> OomState | None:
+    from gpumem_magic.analysis.oom.state import oom_state
+
+    return oom_state(device, history, timeline, groups, context.settings)
 
 
 def _peak_group(timeline: Timeline, headline: Headline) -> int | None:

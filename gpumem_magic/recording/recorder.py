@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic.recording.counters import CountersSource, other_readings
-from gpumem_magic.recording.cpu import CpuSource
 from gpumem_magic.recording.cuda import CudaSource
 from gpumem_magic.recording.devices import Target, choose_target, cuda_is_asleep
 from gpumem_magic.recording.failure import last_error_name, with_surroundings
@@ -273,6 +272,8 @@ class Recorder:
         if target is Target.CPU:
             if self._options.stacks in {"python", "cpp"}:
                 self.notes.info("stacks are recorded for CUDA memory only; CPU memory is shown by line")
+            from gpumem_magic.recording.cpu import CpuSource
+
             return CpuSource(torch, self._options.cpu_entries, self.notes)
         return CountersSource(f"torch keeps no allocation history for {target.value.upper()}", self.notes)
 

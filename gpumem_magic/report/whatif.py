@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from gpumem_magic._errors import BadUsageError, SnapshotError
-from gpumem_magic.allocator.lab import Lab
 from gpumem_magic.allocator.replay import reserved_bytes
 from gpumem_magic.allocator.settings_model import from_torch
 from gpumem_magic.allocator.settings_text import parse_settings
@@ -23,6 +22,7 @@ from gpumem_magic.trace.model import Action, Trace
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from gpumem_magic.allocator.lab import Lab
     from gpumem_magic.allocator.settings_model import AllocatorSettings
     from gpumem_magic.allocator.whatif import Prediction
     from gpumem_magic.analysis.model import Analysis, DeviceAnalysis
@@ -220,6 +220,9 @@ class Question:
     def steps(self) -> Iterator[Row | Facts]:
         """Replay one setting after the other; the facts come last."""
         limit = None if self.cap is None else self.cap.bytes
+        # The model of the allocator comes with the first question.
+        from gpumem_magic.allocator.lab import Lab
+
         lab = Lab(self.trace, self.trace.devices[0], limit=limit, recorded_limit=self.fraction)
         recorded = from_torch(self.trace.settings)
         in_force = lab.predict(_acting(recorded, self.cap))
