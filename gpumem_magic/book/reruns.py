@@ -9,18 +9,19 @@ import numpy as np
 from gpumem_magic.analysis.leaks.evidence import LEAST_ITERATIONS
 from gpumem_magic.analysis.leaks.model import Leak, LeakLine
 from gpumem_magic.analysis.leaks.words import leak_sentence
+from gpumem_magic.analysis.model import Group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from gpumem_magic.analysis.model import Group
     from gpumem_magic.book.blocks import BlockTable
 
 __all__ = ["rerun_leak"]
 
 _MOST_ADDRESSES = 4096
+_UNKNOWN = Group("unknown", "lines that are not known")
 
 
 def rerun_leak(
@@ -46,7 +47,7 @@ def rerun_leak(
     """
     if len(runs) < LEAST_ITERATIONS:
         return None
-    mine = np.flatnonzero(counted & np.isin(table.owner, runs) & (table.line >= 0))
+    mine = np.flatnonzero(counted & np.isin(table.owner, runs))
     run = np.searchsorted(np.array(runs), table.owner[mine])
     rows: list[LeakLine] = []
     kept: list[NDArray[np.int64]] = []
@@ -62,7 +63,8 @@ def rerun_leak(
         oldest = min(oldest, first)
         which = mine[own & (run >= first)]
         kept.append(which)
-        rows.append(LeakLine(lines[number], int(np.median(left[first:])), int(left[first:].sum()), len(which)))
+        line = lines[number] if number >= 0 else _UNKNOWN
+        rows.append(LeakLine(line, int(np.median(left[first:])), int(left[first:].sum()), len(which)))
     if not rows:
         return None
     rows.sort(key=lambda row: -row.bytes)

@@ -10,6 +10,7 @@ import pytest
 
 from gpumem_magic.book import Tensors, ledger_text, summary_line
 from gpumem_magic.book.blocks import BlockTable
+from gpumem_magic.holders.model import Category, Holder, HolderKind, HolderScan, Storage
 from gpumem_magic.recording.model import Outcome
 from gpumem_magic.trace.model import Action, Events
 
@@ -174,3 +175,93 @@ def test_a_full_table_keeps_the_largest_blocks():
     table.add(np.array([100, 200, 300], np.uint64), np.array([50, 10, 70], np.int64), 0)
     assert table.address.tolist() == [100, 300]
     assert table.left_out == 1
+
+
+def held(notebook, names, device="cuda:0"):
+    """A scan that finds each of these blocks by its own name."""
+    storages = tuple(
+        Storage(
+            device,
+            notebook.blocks[name][0],
+            notebook.blocks[name][1],
+            1,
+            (1,),
+            "float32",
+            Category.OTHER,
+            (Holder(HolderKind.VARIABLE, f"kept[{name!r}]", "kept"),),
+        )
+        for name in names
+    )
+    return HolderScan(storages, 1, 0.0, None)
+
+
+def test_runs_of_a_cell_that_each_leave_something(notebook):
+    for run in range(1, 5):
+        notebook.alloc(f"b{run}", MIB)
+        entry = notebook.cell(source="%%gpumem\nkept.append(make())", cell_id="same")
+        assert (entry.run, entry.cell_key) == (run, "same")
+        scan = held(notebook, notebook.blocks)
+        leaks = notebook.ledger.reruns(entry, notebook.live(), scan)
+        assert len(leaks) == (run >= 3)
+    (leak,) = leaks
+    assert (leak.kind, leak.iterations, leak.grown, leak.bytes_per_iteration, leak.bytes) == (
+        "reruns",
+        4,
+        4,
+        MIB,
+        4 * MIB,
+    )
+    # One that is let go breaks the series.
+    notebook.free("b3")
+    notebook.cell()
+    assert notebook.ledger.reruns(entry, notebook.live(), None) == ()
+
+
+def test_a_device_that_nothing_counts_needs_a_holder(notebook):
+    for run in range(1, 4):
+        notebook.alloc(f"b{run}", MIB)
+        entry = notebook.cell(source="kept.append(make())")
+    assert notebook.ledger.reruns(entry, {}, None) == ()
+    assert notebook.ledger.reruns(entry, {}, held(notebook, ["b3"])) == ()
+    assert len(notebook.ledger.reruns(entry, {}, held(notebook, ["b1", "b2", "b3"]))) == 1
+
+
+def test_what_a_rerun_replaces_is_no_leak(notebook):
+    for run in range(1, 6):
+        notebook.alloc("new", MIB)
+        if run > 1:
+            notebook.free("x")
+        notebook.blocks["x"] = notebook.blocks.pop("new")
+        entry = notebook.cell(source="x = make()")
+        assert entry.run == run
+        assert notebook.ledger.reruns(entry, notebook.live(), None) == ()
+
+
+def test_a_cell_without_an_id_is_known_by_its_text(notebook):
+    notebook.alloc("a", MIB)
+    first = notebook.cell(source="%%gpumem --quiet\nx = make()")
+    notebook.alloc("b", MIB)
+    second = notebook.cell(source="x = make()\n")
+    notebook.alloc("c", MIB)
+    other = notebook.cell(source="y = make()")
+    assert (first.run, second.run, other.run) == (1, 2, 1)
+
+
+def test_where_a_block_was_made(notebook):
+    notebook.alloc("a", MIB)
+    notebook.cell()
+    notebook.alloc("b", 2 * MIB)
+    notebook.cell(label="second")
+    origins = {name: notebook.ledger.origin("cuda:0", address) for name, (address, _) in notebook.blocks.items()}
+    assert [origins[name].entry.title for name in "ab"] == ["In [1]", "second"]
+    assert notebook.ledger.origin("cuda:1", notebook.blocks["a"][0]) is None
+    assert notebook.ledger.origin("cuda:0", notebook.blocks["a"][0] + 512) is None
+
+
+def test_the_line_under_a_cell_that_leaks(notebook):
+    notebook.alloc("a", MIB)
+    entry = notebook.cell()
+    assert "leak" not in summary_line(entry)
+    told = notebook.ledger.told(entry, "line 3 keeps 1 KiB more each iteration")
+    assert summary_line(told).endswith("; leak: line 3 keeps 1 KiB more each iteration")
+    assert notebook.ledger.entries == (told,)

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from gpumem_magic.analysis import analyse, analyse_trace
 from gpumem_magic.analysis.anonymous import without_source
+from gpumem_magic.analysis.model import Group
 from gpumem_magic.analysis.oom import Cause, diagnose, parse_message
+from gpumem_magic.analysis.oom.accidents import find_accidents
 from gpumem_magic.holders.model import Category, Holder, HolderKind, HolderScan, Storage
 from gpumem_magic.recording.model import (
     Cell,
@@ -550,3 +552,65 @@ def test_any_combination_of_missing_numbers_gets_a_verdict(data):
     assert found.sentence.endswith(".")
     assert found.suggestions
     assert all("\n" not in line for line in found.lines())
+
+
+def held_by(paths, idle=()):
+    """A scan in which each path keeps 20 GiB of a card that is full."""
+    storages = tuple(
+        Storage(
+            "cuda:0", (n + 1) << 40, 20 * GIB, 1, (1,), "uint8", Category.OTHER, (Holder(HolderKind.VARIABLE, p, p),)
+        )
+        for n, p in enumerate(paths)
+    )
+    return HolderScan(storages, 1, 0.0, None, idle=dict(idle))
+
+
+def full_of_variables():
+    heap = Heap()
+    for number in (1, 2, 3):
+        heap.segment(number << 40, 20 * GIB, recorded=False)
+        heap.before(number << 40, 20 * GIB)
+    heap.segment(9 << 40, 19 * GIB)
+    heap.alloc(9 << 40, 19 * GIB, 3)
+    heap.oom(20 * GIB, GIB // 2)
+    return heap
+
+
+def test_variables_of_earlier_cells_that_nothing_uses():
+    heap = full_of_variables()
+    idle = {"model1": "last used in In [3]", "model2": "last used in In [5]"}
+    found = cell(heap, after=reading(heap), holders=held_by(["model1.weight", "model2.weight", "data"], idle))
+    assert found.oom.cause is Cause.ACCIDENT
+    text = "40.0 GiB was kept by accident, by old variables that this cell does not use: `model1` (last used in In [3])"
+    assert text in found.oom.sentence
+    command = "run `%gpumem_free --vars model1 model2` in a cell of its own, then this cell again"
+    assert found.oom.suggestions[0] == command
+    # What this cell or a recent one uses is meant.
+    assert cell(heap, after=reading(heap), holders=held_by(["model1", "model2", "data"])).oom.cause is Cause.DEMAND
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("model = Model()", "model"),
+        ("model = Model(", "model"),
+        ("model: Net = Model(", "model"),
+        ("x = x + model(y)", None),
+        ("x += 1", None),
+        ("f(model)", None),
+        ("model.head = Head()", None),
+        ("if model == 3:", None),
+    ],
+)
+def test_which_name_a_line_binds_anew(source, name):
+    line = Group("line", "line 3", source)
+    found = find_accidents("cuda:0", None, None, held_by(["model.weight", "x"]), line)
+    if name is None:
+        assert found == ()
+    else:
+        (accident,) = found
+        assert (accident.bytes, accident.cure) == (
+            20 * GIB,
+            "del model (with all that refers to it) before this line",
+        )
+        assert "the old value of `model`" in accident.holder

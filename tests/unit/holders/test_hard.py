@@ -1,0 +1,190 @@
+"""Holders that are hard to see: frames in cycles, classes, modules, hooks that C++ keeps; and scratch cells."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import textwrap
+import types
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpumem_magic.holders import HolderKind, is_still_there, who_holds  # noqa: E402
+from gpumem_magic.holders.names import names_in_use  # noqa: E402
+from gpumem_magic.holders.scratch import Scratch, scratch_text  # noqa: E402
+
+COUNT = 23_457  # elements; 93,828 bytes
+BYTES = COUNT * 4
+
+
+class Shell:
+    def __init__(self):
+        self.user_ns = {"__name__": "__main__", "torch": torch, "N": COUNT, "_oh": {}}
+        self.user_ns_hidden = {}
+
+
+@pytest.fixture
+def shell():
+    gc.collect()
+    made = Shell()
+    yield made
+    made.user_ns.clear()
+    gc.enable()
+    gc.collect()
+
+
+def run(shell, code):
+    exec(compile(textwrap.dedent(code), "<cell>", "exec"), shell.user_ns)  # noqa: S102 - stands for a cell
+
+
+def find(shell, **options):
+    (found,) = (s for s in who_holds(shell, budget=60, **options).storages if s.size == BYTES)
+    return found
+
+
+def test_an_error_whose_frame_holds_it(shell):
+    gc.disable()
+    code = """
+    def work():
+        scratch = torch.ones(N)
+        try:
+            raise KeyError("missing")
+        except KeyError as error:
+            kept = error
+    work()
+    """
+    run(shell, code)
+    holder = find(shell).holders[0]
+    assert holder.kind is HolderKind.CYCLE
+    assert "KeyError.__traceback__ (frame work, local `kept`) → KeyError" in holder.path
+
+
+def test_errors_in_a_list(shell):
+    code = """
+    errors = []
+    def work():
+        scratch = torch.ones(N)
+        raise ValueError
+    try:
+        work()
+    except ValueError as error:
+        errors.append(error)
+    """
+    run(shell, code)
+    assert find(shell).holders[0].path == "errors[0].__traceback__ (frame work, local `scratch`)"
+
+
+def test_a_class_attribute(shell):
+    run(shell, "class Encoder:\n    memory = []\nEncoder.memory.append(torch.ones(N))")
+    assert find(shell).holders[0].path == "Encoder.memory[0]"
+
+
+def test_a_module_of_the_users_own(shell):
+    store = types.ModuleType("feature_store")
+    store.items = [torch.ones(COUNT)]
+    shell.user_ns["feature_store"] = store
+    for quick in (True, False):
+        holder = find(shell, quick=quick).holders[0]
+        assert (holder.kind, holder.path) == (HolderKind.VARIABLE, "feature_store.items[0]")
+
+
+# Nothing frees these again, so that they have a size of their own.
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
+@pytest.mark.parametrize(
+    "code",
+    [
+        "y = torch.ones(N, requires_grad=True) * 2\n    y.register_hook(lambda g: y)",
+        "x = torch.ones(N, requires_grad=True)\n    x.register_post_accumulate_grad_hook(lambda p: x)",
+        "x = torch.ones(N, requires_grad=True)\n    (x**3).sum().backward(create_graph=True)\n    x.grad.retain = 1",
+    ],
+)
+def test_a_cycle_that_the_collector_cannot_free(shell, code):
+    run(shell, f"def f():\n    {code.replace('N', 'N * 2')}\nf()")
+    gc.collect()
+    kinds = {s.holders[0].kind for s in who_holds(shell, budget=60).storages if s.size == 2 * BYTES}
+    assert HolderKind.GRAPH_CYCLE in kinds
+    assert HolderKind.CYCLE not in kinds
+
+
+def test_a_quick_scan_looks_at_the_notebooks_names_alone(shell):
+    run(shell, "x = torch.ones(N)\nhidden = None")
+    aside = torch.ones(7)
+    found = who_holds(shell, quick=True)
+    assert [(s.size, s.holders[0].path) for s in found.storages] == [(BYTES, "x")]
+    key = (found.storages[0].device, found.storages[0].address)
+    assert is_still_there(found.witnesses[key], *key)
+    assert not is_still_there(found.witnesses[key], "cuda:0", key[1])
+    run(shell, "x = None")
+    assert not is_still_there(found.witnesses[key], *key)
+    assert aside.numel() == 7
+
+
+def test_graphs_in_a_list_count_together(shell):
+    run(shell, "w = torch.ones(3, requires_grad=True)\nlosses = [(w * 2).sum() for _ in range(9)]")
+    assert [(root, nodes) for root, nodes in who_holds(shell, quick=True).graphs] == [("losses", 19)]
+
+
+def test_variables_in_use_come_first(shell):
+    code = """
+    class Trainer: pass
+    a = torch.ones(N)
+    trainer = Trainer(); trainer.model = a
+    def fit(): return trainer.model
+    """
+    run(shell, code)
+    used = names_in_use("fit()", shell.user_ns)
+    assert used == {"fit", "trainer"}
+    assert find(shell).holders[0].path == "a"
+    assert find(shell, first=used).holders[0].path == "trainer.model"
+
+
+def test_a_scratch_cell_leaves_what_was_there_before(shell):
+    run(shell, "registry = {}\nbefore = torch.ones(3)")
+    scratch = Scratch(shell, keep=["kept", "never"])
+    code = "x = torch.ones(N)\nregistry['x'] = torch.ones(N + 1)\nkept = torch.ones(5)\nbefore = torch.ones(4)"
+    run(shell, code)
+    stayed = {
+        ("cpu", tensor.data_ptr()): tensor.numel() * 4
+        for tensor in (shell.user_ns["x"], shell.user_ns["registry"]["x"], shell.user_ns["kept"])
+    }
+    freed = scratch.end(failed=False)
+    assert scratch.removed == ("x",)
+    assert scratch.rebound == ("before",)
+    assert scratch.missing == ("never",)
+    assert set(shell.user_ns) == {"__name__", "torch", "N", "_oh", "__builtins__", "registry", "before", "kept"}
+    assert [(step.step, step.tensors) for step in freed if step.tensors] == [("names", {"cpu": BYTES})]
+    remains = scratch.remains(stayed)
+    assert [(row.bytes, row.device, row.holder) for row in remains] == [
+        (BYTES + 4, "cpu", "registry['x']"),
+        (20, "cpu", "kept"),
+    ]
+    text = scratch_text(scratch, freed, remains, {})
+    assert "scratch removed x\n" in text
+    assert "not freed: 91.6 KiB on cpu, held by registry['x']" in text
+    assert "--keep: the cell left no never" in text
+
+
+def test_a_scratch_cell_forgets_its_result(shell):
+    shell.user_ns["_oh"][3] = shell.user_ns["_3"] = shell.user_ns["_"] = "older"
+    scratch = Scratch(shell)
+    value = torch.ones(COUNT)
+    shell.user_ns["_oh"][4] = shell.user_ns["_4"] = shell.user_ns["_"] = value
+    del value
+    freed = scratch.end(failed=False)
+    assert [(step.step, step.tensors) for step in freed if step.tensors] == [("result", {"cpu": BYTES})]
+    assert (shell.user_ns["_oh"], shell.user_ns["_"]) == ({3: "older"}, "older")
+    assert "_4" not in shell.user_ns
+
+
+def test_a_scratch_cell_that_fails_lets_go_of_its_error(shell):
+    scratch = Scratch(shell)
+    run(shell, "def work():\n    acts = torch.ones(N)\n    raise ValueError('x')")
+    try:
+        shell.user_ns["work"]()
+    except ValueError as error:
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    freed = scratch.end(failed=True)
+    assert [(step.step, step.tensors) for step in freed if step.tensors] == [("error", {"cpu": BYTES})]
+    assert not hasattr(sys, "last_value")
