@@ -2,11 +2,11 @@
 
     python tests/benchmarks/bench_view.py                      # generated recordings of 600 k and 2 M events
     python tests/benchmarks/bench_view.py big.pickle.xz        # and a real one
-    python tests/benchmarks/bench_view.py --torch-viewer DIR   # and torch's own viewer, from a copy in DIR
+    python tests/benchmarks/bench_view.py big.pickle.xz --torch-viewer MemoryViz.js  # and torch's own viewer on it
 
 Needs Playwright and a Chromium (``--chromium``), and the built view (``jlpm build:prod``). Headless, software raster.
-Torch's viewer needs ``MemoryViz.js`` beside a local d3 (``DIR/MemoryViz.js`` imports it without a network), and a
-recording given as FILE.
+Torch's viewer is a file of its sources (``torch/utils/viz/MemoryViz.js``), taken from an installed torch where that has
+one; it is bundled with the d3 of ``labextension/node_modules``, as it would load its own from a network.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from __future__ import annotations
 import argparse
 import base64
 import gzip
+import importlib.util
 import json
 import lzma
+import re
 import statistics
 import struct
+import subprocess
 import tempfile
 import threading
 from functools import partial
@@ -194,6 +197,16 @@ def report_page(file: Path) -> tuple[str, int]:
     return html[:at] + "<script>window.bench.start = performance.now()</script>" + html[at:], size
 
 
+def events_of(html: str) -> int:
+    """Return the number of events that a report is about."""
+    from gpumem_magic.report.container import decode
+
+    found = re.search(r'id="gpumem-document">([A-Za-z0-9+/=]+)<', html)
+    if found is None:
+        raise SystemExit("the page holds no report")
+    return sum(device["events"] for device in decode(base64.b64decode(found[1]))[0]["devices"])
+
+
 def spread(values: list[float]) -> str:
     ordered = sorted(values)
     p95 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))]
@@ -224,7 +237,7 @@ def steps(page: Page) -> dict[str, list[float]]:
     return out
 
 
-def measure(browser: Browser, name: str, html: str, size: int, *, events: int, runs: int) -> None:
+def measure(browser: Browser, name: str, html: str, size: int, *, events: int, runs: int) -> list[float]:
     print(f"\n{name}: {events:,} events, {size / 1e6:.2f} MB, {size / events:.2f} B an event")
     paints, heap, frames = [], 0.0, {}
     with tempfile.TemporaryDirectory() as folder:
@@ -248,15 +261,66 @@ def measure(browser: Browser, name: str, html: str, size: int, *, events: int, r
     for what, values in frames.items():
         print(f"  {what:<28}  {spread(values)}")
     print(f"  heap after                    {heap:.0f} MB")
+    return paints
 
 
-def torch_viewer(browser: Browser, folder: Path, recording: Path) -> None:
-    """Open the same recording in torch's own viewer, served over loopback."""
+# torch's viewer is written for d3 5, whose listeners read `d3.event`; d3 7 hands the event over instead.
+SHIM = """
+import * as own from 'd3';
+export * from 'd3';
+export let event = null;
+const wrap = fn => typeof fn !== 'function' ? fn : function (e, d) { event = e; return fn.call(this, d); };
+const on = own.selection.prototype.on;
+own.selection.prototype.on = function (type, fn, options) {
+  return arguments.length < 2 ? on.call(this, type) : on.call(this, type, wrap(fn), options);
+};
+const behave = make => (...args) => {
+  const made = make(...args);
+  const listen = made.on;
+  made.on = (type, ...fn) => fn.length === 0 ? listen(type) : (listen(type, wrap(fn[0])), made);
+  return made;
+};
+export const zoom = behave(own.zoom);
+export const brushX = behave(own.brushX);
+"""
+BUNDLE = """
+const [esbuild, entry, out] = process.argv.slice(1);
+const { buildSync } = require(esbuild);
+const nodePaths = [require('path').dirname(esbuild)];
+buildSync({ entryPoints: [entry], bundle: true, format: 'esm', outfile: out, nodePaths });
+"""
+
+
+def installed_viewer() -> Path | None:
+    """Find the copy of torch's viewer that lies beside an installed torch; most wheels have none."""
+    spec = importlib.util.find_spec("torch")
+    found = [] if spec is None or spec.origin is None else [Path(spec.origin).parent / "utils/viz/MemoryViz.js"]
+    return next((path for path in found if path.is_file()), None)
+
+
+def offline_viewer(script: Path, folder: Path) -> None:
+    """Bundle torch's viewer with the d3 of our node_modules, so that it loads nothing."""
+    text = re.sub(r'from "https://cdn[^"]*"', "from './shim.js'", script.read_text("utf-8"))
+    (folder / "viewer.js").write_text(text, "utf-8")
+    (folder / "shim.js").write_text(SHIM, "utf-8")
+    esbuild = ROOT / "labextension" / "node_modules" / "esbuild"
+    arguments = [str(esbuild), str(folder / "viewer.js"), str(folder / "MemoryViz.js")]
+    subprocess.run(["node", "-e", BUNDLE, "--", *arguments], check=True)
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves without a line a request."""
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def torch_viewer(browser: Browser, script: Path, recording: Path, runs: int) -> list[float]:
+    """Open the same recording in torch's own viewer, served over loopback: ms from its bytes in the page to painted."""
     raw = lzma.decompress(recording.read_bytes()) if recording.suffix == ".xz" else recording.read_bytes()
+    paints = []
     with tempfile.TemporaryDirectory() as scratch:
-        for file in folder.iterdir():
-            if file.is_file():
-                (Path(scratch) / file.name).write_bytes(file.read_bytes())
+        offline_viewer(script, Path(scratch))
         (Path(scratch) / "snapshot.pickle").write_bytes(raw)
         (Path(scratch) / "index.html").write_text(
             "<!DOCTYPE html><body><script type=module>import {add_local_files} from './MemoryViz.js';"
@@ -271,14 +335,16 @@ def torch_viewer(browser: Browser, folder: Path, recording: Path) -> None:
             "wait();</script>",
             "utf-8",
         )
-        server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=scratch))
+        server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=scratch))
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
-        page.goto(f"http://127.0.0.1:{server.server_address[1]}/index.html")
-        page.wait_for_function("window.paint !== undefined", timeout=120_000)
-        print(f"\ntorch's viewer, {recording.name}: data in the page to painted {page.evaluate('window.paint'):.0f} ms")
-        page.close()
+        for _ in range(runs):
+            page = browser.new_page(viewport={"width": 1280, "height": 900})
+            page.goto(f"http://127.0.0.1:{server.server_address[1]}/index.html")
+            page.wait_for_function("window.paint !== undefined", timeout=120_000)
+            paints.append(float(page.evaluate("window.paint")))
+            page.close()
         server.shutdown()
+    return paints
 
 
 def main() -> None:
@@ -287,24 +353,31 @@ def main() -> None:
     parser.add_argument("--chromium", default="/usr/bin/chromium")
     parser.add_argument("--events", nargs="*", type=int, default=[600_000, 2_000_000])
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--torch-viewer", type=Path)
+    parser.add_argument("--torch-viewer", type=Path, metavar="MemoryViz.js", default=installed_viewer())
     options = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
+    viewer: Path | None = options.torch_viewer
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=options.chromium, args=ARGS)
         print(f"Chromium {browser.version}, view {SCRIPT.stat().st_size / 1e3:.0f} kB")
         for recording in options.recordings:
             html, size = report_page(recording)
-            events = int(html.split('"events":')[1].split(",")[0]) if '"events":' in html else 598_190
-            measure(browser, recording.name, html, size, events=events, runs=options.runs)
+            events = events_of(html)
+            own = measure(browser, recording.name, html, size, events=events, runs=options.runs)
+            if viewer is None:
+                continue
+            theirs = torch_viewer(browser, viewer, recording, min(options.runs, 3))
+            ratio = statistics.median(theirs) / statistics.median(own)
+            print(
+                f"  torch's viewer, the same      median {statistics.median(theirs):.0f} ms"
+                f"  ({min(theirs):.0f} to {max(theirs):.0f}, n={len(theirs)}): {ratio:.1f} x ours"
+            )
         for events in options.events:
-            document = container(*training(events, 1))
+            # An allocation is three events (its free is requested, then completed) and two changes of allocated bytes.
+            document = container(*training(events * 2 // 3, 1))
             html = page_of(document)
             measure(browser, f"generated, {DEPTH}-frame stacks", html, len(html), events=events, runs=options.runs)
-        if options.torch_viewer is not None:
-            for recording in options.recordings:
-                torch_viewer(browser, options.torch_viewer, recording)
         browser.close()
 
 
