@@ -85,6 +85,11 @@ def _widget_class() -> type[Any]:
             """Answer a question of the view. May run beside the user's cell: reads the finished report only."""
             self._questions.answer(content, self.send)
 
+        def close(self) -> None:
+            """Close the view; what it asked for last is not worth finishing."""
+            self._questions.close()
+            super().close()
+
         def retire(self) -> None:
             """Let the report go; the view keeps what it was sent."""
             self._questions.close()

@@ -145,6 +145,8 @@ class Facts:
         Bytes that no setting can go below, and of an arrangement that exists.
     warnings
         What lowers the confidence, one line each.
+    has_stacks
+        False when no stack tells which requests were cuDNN's, which it can do without.
     """
 
     device: str
@@ -155,6 +157,7 @@ class Facts:
     live_peak: int
     packed_peak: int
     warnings: tuple[str, ...]
+    has_stacks: bool = True
 
 
 @dataclass(frozen=True)
@@ -338,6 +341,7 @@ def facts_of(lab: Lab) -> Facts:
         live_peak=lab.bound.live_peak,
         packed_peak=lab.bound.packed_peak,
         warnings=lab.warnings,
+        has_stacks=bool(np.any(lab.device.events.stack)),
     )
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpumem_magic.report.whatif import Answer, Facts, Row
 
 __all__ = [
+    "cautions",
     "conclusion",
     "confidence",
     "meaning",
@@ -131,6 +132,17 @@ def confidence(facts: Facts) -> tuple[bool, str]:
     )
 
 
+def cautions(answer: Answer) -> list[str]:
+    """Return what else the reader must know, one line each."""
+    lines = list(answer.facts.warnings)
+    if not answer.facts.has_stacks and any(row.verdict == "oom" for row in answer.rows):
+        lines.append(
+            "without stacks (--stacks python) requests that cuDNN can do without are not told from others: "
+            "what is called out of memory may be survived"
+        )
+    return lines
+
+
 def paste_lines(conf: str, device: str) -> list[tuple[str, str]]:
     """Return where to put a setting, and the line to paste there.
 
@@ -202,7 +214,7 @@ def plain(answer: Answer) -> dict[str, Any]:
         "paste": []
         if best is None
         else [{"where": where, "text": line} for where, line in paste_lines(best.conf, facts.device)],
-        "warnings": list(facts.warnings),
+        "warnings": cautions(answer),
     }
 
 
@@ -263,7 +275,7 @@ def text(answer: Answer) -> str:
     if best is not None:
         lines += [f"  {where}:\n    {line}" for where, line in paste_lines(best.conf, facts.device)]
     lines.append(f"  {sure}")
-    lines += [f"  warning: {line}" for line in facts.warnings if line not in sure]
+    lines += [f"  warning: {line}" for line in cautions(answer) if line not in sure]
     return "\n".join(lines)
 
 
@@ -319,7 +331,7 @@ def table_html(answer: Answer) -> str:
         f"No setting can do with less than {format_bytes(facts.live_peak)} (in use at once); an arrangement of "
         f"{format_bytes(facts.packed_peak)} exists. {sure[0].upper()}{sure[1:]}."
     )
-    others = "".join(f"<div>⚠ {escape(line)}</div>" for line in facts.warnings if line not in sure)
+    others = "".join(f"<div>⚠ {escape(line)}</div>" for line in cautions(answer) if line not in sure)
     return (
         f'<div><p style="margin:4px 0"><b>{escape(facts.device)}: {escape(conclusion(answer))}</b></p>'
         f'<table style="border-collapse:collapse;margin:6px 0"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody>'

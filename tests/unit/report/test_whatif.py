@@ -18,7 +18,16 @@ from gpumem_magic.report.questions import Questions
 from gpumem_magic.report.reading import read_report
 from gpumem_magic.report.report import Report
 from gpumem_magic.report.whatif import Answer, Cap, Facts, Row, bare, natural_cap, question_for, why_not
-from gpumem_magic.report.whatif_words import conclusion, confidence, meaning, paste_lines, plain, table_html, text
+from gpumem_magic.report.whatif_words import (
+    cautions,
+    conclusion,
+    confidence,
+    meaning,
+    paste_lines,
+    plain,
+    table_html,
+    text,
+)
 from gpumem_magic.trace.reader import read_trace
 
 RECORDINGS = Path(__file__).parents[2] / "data" / "recordings"
@@ -100,6 +109,14 @@ def test_confidence_says_where_the_model_first_differs():
     assert not sure
     assert said.startswith("less certain: from event 17 of 1,000 on")
     assert "an allocation at 0x2 instead of an allocation at 0x1" in said
+
+
+def test_without_stacks_an_out_of_memory_is_said_with_care():
+    dead = row("", GIB, is_recorded=True, verdict="oom")
+    bare_facts = facts(has_stacks=False, warnings=("careful",))
+    assert len(cautions(Answer(bare_facts, None, (dead,)))) == 2
+    assert cautions(Answer(bare_facts, None, (row("", GIB),))) == ["careful"]
+    assert cautions(Answer(facts(), None, (dead,))) == []
 
 
 def test_a_line_to_paste_is_quoted_for_the_shell():

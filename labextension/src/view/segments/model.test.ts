@@ -1,9 +1,11 @@
+import { readFileSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
 import { encode, makeDevice, makeHeader, randomTruth } from '../../testing/documents';
-import { parse } from '../decode';
+import { decode, parse } from '../decode';
+import type { SegmentMoment, SegmentMoments } from './document';
 import { isReturnable } from './draw';
 import { layOut, pieceAt, spanAt } from './layout';
-import { inOrder, pinsOf, readMap, type Segment, sentenceOf } from './model';
+import { inOrder, pinsOf, readMap, type Segment, type Span, sentenceOf } from './model';
 
 const MIB = 2 ** 20;
 const UNITS = MIB / 512;
@@ -174,5 +176,29 @@ describe('the layout', () => {
     expect(spanAt(half, 0)).toBe(0);
     expect(spanAt(half, 4 * MIB)).toBe(1);
     expect(spanAt(half, 20 * MIB - 1)).toBe(4);
+  });
+});
+
+describe.each(['random_mix.c0', 'random_mix.c1'])('what Python wrote of %s', name => {
+  const at = `../tests/data/view/segments-${name}`;
+
+  test('is read to the byte', async () => {
+    const document = await decode(new Uint8Array(readFileSync(`${at}.bin`)));
+    const truth = JSON.parse(new TextDecoder().decode(readFileSync(`${at}.json`)));
+    const { moments } = (document.header as unknown as { segments: SegmentMoments }).segments;
+    const { segments } = readMap(document, 0, 0, moments[0] as SegmentMoment);
+    const sum = (of: (segment: Segment) => number): number => segments.reduce((a, segment) => a + of(segment), 0);
+    const spans = segments.flatMap(segment => segment.spans);
+    const bytes = (keep: (span: Span) => boolean): number => spans.filter(keep).reduce((a, span) => a + span.size, 0);
+    expect(segments.map(segment => segment.address)).toEqual(truth.addresses);
+    expect(sum(segment => segment.extent)).toBe(truth.extent);
+    expect(sum(segment => segment.free)).toBe(truth.free);
+    expect(sum(segment => segment.waste)).toBe(truth.waste);
+    expect(bytes(span => span.kind === 'used')).toBe(truth.used);
+    expect(bytes(span => span.kind === 'unmapped')).toBe(truth.unmapped);
+    expect(bytes(span => span.kind === 'free')).toBe(truth.free);
+    for (const [group, size] of Object.entries(truth.groups)) {
+      expect(bytes(span => span.group === Number(group))).toBe(size);
+    }
   });
 });

@@ -133,8 +133,11 @@ export class SegmentsTab implements ExtraTab {
     }
     const us = session.here?.us ?? this.#us ?? this.#firstUs();
     if (us !== this.#us || this.#map === null) {
+      const first = this.#map === null;
       this.#us = us;
       this.#source.request(us);
+      // The map that comes is drawn; until then the old one stays as it is, so that a slider does not stutter.
+      if (!first) return;
     }
     this.#draw();
   }
