@@ -151,25 +151,30 @@ def follow_at_once(
         return Ends(np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int32))
     event = np.concatenate([np.full(len(known), -1, np.int32), moves])
     address = np.concatenate([known, events.addr[moves].view(np.int64)])
-    base = int(address.min())
-    place = (address - base) >> _UNIT
-    bits = (len(code) + 1).bit_length()
-    if base & (MIN_BLOCK - 1) or np.any((place << _UNIT) + base != address):
+    base, count = int(address.min()), len(code)
+    place = address - base
+    bits = (count + 1).bit_length()
+    if (base | int(np.bitwise_or.reduce(place))) & (MIN_BLOCK - 1):
         return None
+    place >>= _UNIT
     if base < 0 or int(place.max()) >= _MOST_PLACES or bits > _MOST_BITS:
         return None
-    key = (place << bits) | np.arange(len(code))
+    key = place << bits
+    key |= np.arange(count)
     key.sort()
-    position = key & ((1 << bits) - 1)
-    kind = code[position]
-    same = key[1:] >> bits == key[:-1] >> bits
+    # Two entries more, for what would follow the last: position -1 stands for "never".
+    position = np.full(count + 2, -1, np.int64)
+    np.bitwise_and(key, (1 << bits) - 1, out=position[:count])
+    kind = code[position[:count]]
+    key >>= bits
+    same = np.zeros(count + 1, bool)
+    np.equal(key[1:], key[:-1], out=same[: count - 1])
     born = code == Action.ALLOC
     born[: len(known)] = True
-    begins = np.flatnonzero(born[position])
-    if not _is_plain(kind, same, begins):
+    begins = np.flatnonzero(born[position[:count]] if len(known) else kind == Action.ALLOC)
+    if not _is_plain(kind, same[: count - 1], begins):
         return None
-    # Each is followed by its free's two halves, as far as they are there. Position -1 stands for "never".
-    same, position = np.append(same, [False, False]), np.append(position, [-1, -1])
+    # Each is followed by its free's two halves, as far as they are there.
     pending = kind[begins] == Action.FREE_REQUESTED
     asked, done = same[begins], same[begins] & (pending | same[begins + 1])
     number = (np.cumsum(born) - 1)[position[begins]]
