@@ -364,6 +364,7 @@ export class Session {
     const ofGroup = recording.device.groups.map(group => bandOfGroup.get(identity(group)) ?? HIDDEN);
     return {
       ...this.#banding,
+      swept: undefined,
       ofLifetime: Uint8Array.from(recording.lifetimes.group, group => ofGroup[group] as number),
       ofRest: Uint8Array.from(recording.rest?.groups ?? [], group => ofGroup[group] as number)
     };

@@ -3,6 +3,7 @@
 import type { Group, Header } from '../document';
 import { formatBytes } from '../format';
 import { ALIVE, type Recording } from './steps';
+import { type Sweep, sweep } from './sweep';
 
 /** Band number of what is not shown. */
 export const HIDDEN = 255;
@@ -39,6 +40,8 @@ export interface Banding {
   ofLifetime: Uint8Array;
   /** Band of each group of `rest`, or HIDDEN. */
   ofRest: Uint8Array;
+  /** What was found on the way, while nothing is left out. */
+  swept?: { sweep: Sweep; bandOfClass: Uint8Array } | undefined;
 }
 
 export interface GroupShape {
@@ -62,42 +65,6 @@ export function usefulModes(recording: Recording): ColorBy[] {
   return modes;
 }
 
-/** How each class (a group, or whatever `of` says) behaves over the whole recording. */
-export function shapes(
-  recording: Recording,
-  classes: number,
-  of: ArrayLike<number>,
-  ofRest: ArrayLike<number>
-): GroupShape[] {
-  const { steps, lifetimes, spanUs } = recording;
-  const now = new Float64Array(classes);
-  const peak = new Float64Array(classes);
-  const area = new Float64Array(classes);
-  for (let i = 0; i < lifetimes.count; i++) {
-    const which = of[i] as number;
-    const bytes = lifetimes.bytes[i] as number;
-    const from = i < lifetimes.preexisting ? 0 : (steps.time[lifetimes.start[i] as number] as number);
-    const end = lifetimes.end[i] as number;
-    const to = end === ALIVE ? spanUs : (steps.time[end] as number);
-    area[which] = (area[which] as number) + bytes * (to - from);
-    if (i < lifetimes.preexisting) now[which] = (now[which] as number) + bytes;
-  }
-  peak.set(now);
-  for (let i = 0; i < steps.count; i++) {
-    const who = steps.owner[i] as number;
-    const which = (who >= 0 ? of[who] : ofRest[-1 - who]) as number;
-    const value = (now[which] as number) + (steps.delta[i] as number);
-    now[which] = value;
-    if (value > (peak[which] as number)) peak[which] = value;
-    if (who < 0)
-      area[which] = (area[which] as number) + (steps.delta[i] as number) * (spanUs - (steps.time[i] as number));
-  }
-  return Array.from(peak, (most, k) => ({
-    peak: most,
-    steadiness: most > 0 ? (area[k] as number) / (most * spanUs) : 0
-  }));
-}
-
 /**
  * Bands of a recording. `smallFirst` stacks them from the smallest up, for the logarithmic scale: there only what lies
  * at the bottom gets room for its small numbers.
@@ -105,7 +72,11 @@ export function shapes(
 export function makeBanding(recording: Recording, header: Header, by: ColorBy, smallFirst = false): Banding {
   const classes = classify(recording, header, by);
   const { lifetimes, rest } = recording;
-  const shape = shapes(recording, classes.bands.length, classes.of, classes.ofRest);
+  const swept = sweep(recording, classes.bands.length, classes.of, classes.ofRest);
+  const shape = Array.from(swept.peak, (most, k) => ({
+    peak: most,
+    steadiness: most > 0 ? (swept.area[k] as number) / (most * recording.spanUs) : 0
+  }));
   const peakOf = (k: number): number => (shape[k] as GroupShape).peak;
   const order = smallFirst
     ? classes.bands.map((_, k) => k).sort((a, b) => peakOf(a) - peakOf(b) || a - b)
@@ -154,7 +125,8 @@ export function makeBanding(recording: Recording, header: Header, by: ColorBy, s
     by,
     bands,
     ofLifetime: translate(classes.of, lifetimes.count, number),
-    ofRest: translate(classes.ofRest, rest?.groups.length ?? 0, number)
+    ofRest: translate(classes.ofRest, rest?.groups.length ?? 0, number),
+    swept: { sweep: swept, bandOfClass: number }
   };
 }
 
@@ -169,6 +141,7 @@ export function filterBanding(
   const show = (band: number): boolean => band !== HIDDEN && hidden[band] !== true;
   return {
     ...banding,
+    swept: undefined,
     ofLifetime: banding.ofLifetime.map((band, i) => (show(band) && (keep === null || keep(i)) ? band : HIDDEN)),
     ofRest: banding.ofRest.map((band, k) => (show(band) && (keepRest === null || keepRest(k)) ? band : HIDDEN))
   };

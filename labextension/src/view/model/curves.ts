@@ -10,9 +10,8 @@
 import type { Banding } from './bands';
 import { HIDDEN } from './bands';
 import type { Recording } from './steps';
+import { CHECKPOINT, foldCheckpoints } from './sweep';
 
-/** Rolling over 128 steps on average costs about as much as looking up one extreme. */
-const CHECKPOINT = 256;
 const FANOUT = 16;
 
 export class Extremes {
@@ -97,6 +96,14 @@ export class Curves {
     this.banding = banding;
     const { steps, lifetimes } = recording;
     const bands = banding.bands.length;
+    this.#rolled = new Float64Array(bands);
+    const { swept } = banding;
+    if (swept?.sweep.checkpoints != null && swept.sweep.total.length === steps.count + 1) {
+      this.total = swept.sweep.total;
+      this.extremes = new Extremes(this.total);
+      this.#checkpoints = foldCheckpoints(swept.sweep.checkpoints, swept.sweep.classes, swept.bandOfClass, bands);
+      return;
+    }
     const { ofLifetime, ofRest } = banding;
     const total = new Float64Array(steps.count + 1);
     const checkpoints = new Float64Array((Math.floor(steps.count / CHECKPOINT) + 1) * bands);
@@ -124,7 +131,6 @@ export class Curves {
     this.total = total;
     this.extremes = new Extremes(total);
     this.#checkpoints = checkpoints;
-    this.#rolled = new Float64Array(bands);
   }
 
   get moments(): number {
