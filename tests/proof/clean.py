@@ -186,4 +186,134 @@ for step in range(10):
     buffer.mul_(0.5).add_(block(8))
 """,
     ),
+    _clean(
+        "sequences that grow with the curriculum",
+        """
+net = Net().to(DEVICE)
+# %%
+%%gpumem
+for step in range(1, 9):
+    x = batch(rows=128 * step)
+    loss = net(x).square().mean()
+    loss.backward()
+    net.zero_grad()
+""",
+    ),
+    _clean(
+        "token by token, ids concatenated",
+        """
+net = Net(64).to(DEVICE); table = torch.randn(1000, 64, device=DEVICE)
+ids = torch.zeros(4, 1, dtype=torch.long, device=DEVICE)
+# %%
+%%gpumem
+with torch.no_grad():
+    for token in range(60):
+        scores = net(table[ids[:, -1]]) @ table.T
+        ids = torch.cat([ids, scores.argmax(dim=1, keepdim=True)], dim=1)
+""",
+    ),
+    _clean(
+        "a search over learning rates",
+        """
+results = []
+# %%
+%%gpumem
+for rate in (0.1, 0.03, 0.01, 0.003, 0.001):
+    net = Net(512).to(DEVICE)
+    optimizer = torch.optim.Adam(net.parameters(), rate)
+    for step in range(3):
+        optimizer.zero_grad()
+        loss = net(batch(64, 512)).square().mean()
+        loss.backward()
+        optimizer.step()
+    results.append((rate, loss.item()))
+""",
+    ),
+    _clean(
+        "two models that train each other",
+        """
+maker, judge = Net().to(DEVICE), Net().to(DEVICE)
+first = torch.optim.Adam(maker.parameters()); second = torch.optim.Adam(judge.parameters())
+# %%
+%%gpumem
+for step in range(8):
+    fake = maker(batch())
+    second.zero_grad()
+    judge(fake.detach()).mean().backward()
+    second.step()
+    first.zero_grad()
+    judge(fake).mean().neg().backward()
+    first.step()
+""",
+    ),
+    _clean(
+        "a moving average of the weights",
+        """
+import copy
+net = Net().to(DEVICE); average = copy.deepcopy(net); optimizer = torch.optim.SGD(net.parameters(), 0.01)
+# %%
+%%gpumem
+for step in range(8):
+    optimizer.zero_grad()
+    net(batch()).square().mean().backward()
+    optimizer.step()
+    with torch.no_grad():
+        for mine, other in zip(average.parameters(), net.parameters()):
+            mine.lerp_(other, 0.1)
+""",
+    ),
+    _clean(
+        "epochs of training and evaluation in functions",
+        """
+net = Net().to(DEVICE); optimizer = torch.optim.AdamW(net.parameters())
+def train_epoch():
+    total = 0.0
+    for step in range(5):
+        optimizer.zero_grad()
+        loss = net(batch()).square().mean()
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+    return total / 5
+@torch.no_grad()
+def evaluate():
+    return sum(net(batch()).mean().item() for step in range(5)) / 5
+history = {"train": [], "test": []}
+# %%
+%%gpumem
+for epoch in range(4):
+    history["train"].append(train_epoch())
+    history["test"].append(evaluate())
+""",
+    ),
+    _clean(
+        "a window of the latest batches",
+        """
+window = []
+# %%
+%%gpumem
+for step in range(12):
+    window.append(batch())
+    if len(window) > 3:
+        window.pop(0)
+    mean = torch.stack(window).mean().item()
+""",
+    ),
+    _clean(
+        "a loader, autocast and clipped gradients",
+        """
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.randn(4096, 256)), batch_size=512, shuffle=True)
+net = Net().to(DEVICE); optimizer = torch.optim.AdamW(net.parameters())
+# %%
+%%gpumem
+for (x,) in loader:
+    optimizer.zero_grad()
+    with torch.autocast(DEVICE, torch.bfloat16):
+        loss = net(x.to(DEVICE)).float().square().mean()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    optimizer.step()
+""",
+    ),
 )

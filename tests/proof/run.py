@@ -1,7 +1,8 @@
 """The proof table: ``python tests/proof/run.py`` runs every notebook with a known answer in a kernel of its own.
 
-``--keep`` writes the table to ``results.txt`` beside this file. ``--only TEXT`` picks notebooks by name or kind,
-``--device cuda`` runs them on a GPU, ``--jobs N`` runs N at a time. Ends with 1 when any answer is wrong.
+``--keep`` writes the table to ``results.txt`` beside this file, one for each Python, torch and device. ``--only TEXT``
+picks notebooks by name or kind, ``--device cuda`` runs them on a GPU, ``--jobs N`` runs N at a time. Ends with 1 when
+any answer is wrong.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.proof.clean import CLEAN
 from tests.proof.faulty import FAULTY
+from tests.proof.gpu import ON_GPU
 from tests.proof.runner import prove
 
 if TYPE_CHECKING:
     from tests.proof.runner import Result
 
 RESULTS = Path(__file__).with_name("results.txt")
-ALL = (*FAULTY, *CLEAN)
+_BETWEEN = "\n\n" + "=" * 120 + "\n\n"
+ALL = (*FAULTY, *ON_GPU, *CLEAN)
 
 
 def table(results: list[Result], device: str) -> str:
@@ -52,6 +55,17 @@ def table(results: list[Result], device: str) -> str:
     return "\n".join(lines)
 
 
+def keep(text: str) -> None:
+    """Write a table to the file of results, in place of the one of the same Python, torch and device."""
+
+    def about(one: str) -> str:
+        return one.partition("  ")[2].partition("\n")[0]
+
+    tables = RESULTS.read_text("utf-8").split(_BETWEEN) if RESULTS.exists() else []
+    others = [one.rstrip() for one in tables if about(one) != about(text)]
+    RESULTS.write_text(_BETWEEN.join([text, *others]).rstrip() + "\n", "utf-8")
+
+
 def main() -> int:
     """Run the notebooks and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -73,7 +87,7 @@ def main() -> int:
     text = table(results, arguments.device)
     print("\n" + text)
     if arguments.keep:
-        RESULTS.write_text(text + "\n", "utf-8")
+        keep(text)
     return int(not all(result.passed for result in results))
 
 
