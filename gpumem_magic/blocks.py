@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import linecache
 import sys
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from gpumem_magic.recording.model import Cell
 from gpumem_magic.recording.options import RecordOptions
 from gpumem_magic.recording.outcome import classify
 from gpumem_magic.recording.recorder import Recorder
+from gpumem_magic.recording.ticker import call_every
 from gpumem_magic.trace.collector import paused_collector
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["record"]
 
 _GLANCE_SECONDS = 0.15
+_LET_GO_SECONDS = 0.5
 
 
 class record:  # noqa: N801 - used as a function: `with record():`
@@ -123,6 +126,9 @@ class record:  # noqa: N801 - used as a function: `with record():`
         with paused_collector():
             recording = recorder.stop(cell, *classify(error))
             self.report = _reports.build(recording, holders=self._holders())
+        # 600,000 entries of torch's snapshot take 0.1 s to go: not while somebody waits for the report.
+        call_every(0, partial(_let_go, [recorder]), delay=_LET_GO_SECONDS)
+        del recorder
         if self._allowed_leak is not None and error is None:
             from gpumem_magic.analysis.leaks.check import broken_promise
 
@@ -144,3 +150,8 @@ class record:  # noqa: N801 - used as a function: `with record():`
 
         progress = None if self._recorder is None else self._recorder.progress
         return marks.start(lambda filename: filename == self._file, progress=progress)
+
+
+def _let_go(kept: list[Recorder]) -> bool:
+    kept.clear()
+    return False
