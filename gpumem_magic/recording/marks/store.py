@@ -162,20 +162,22 @@ def build_marks(logs: Iterable[ThreadLog], spots: Paths, *, has_functions: bool)
     time_ns = np.concatenate([times for times, _ in columns]) if columns else np.zeros(0, np.int64)
     number = np.concatenate([numbers for _, numbers in columns]) if columns else np.zeros(0, np.int32)
     thread = np.repeat(np.array([log.ident for log in logs], np.int64), [len(times) for times, _ in columns])
-    order = np.argsort(time_ns, kind="stable")
-    used, inverse = np.unique(number[order], return_inverse=True)
-    # Place and last lines of each entry, by first use.
+    # One thread's marks are in order already.
+    in_order = not np.any(time_ns[1:] < time_ns[:-1])
+    order: NDArray[np.intp] | slice = slice(None) if in_order else np.argsort(time_ns, kind="stable")
+    # Place and last lines of each entry, by first use. Numbers are small: a table needs no sorting.
     found: dict[tuple[tuple[tuple[str, int, str], ...], tuple[int, ...]], int] = {}
-    place_of = np.full(len(used), -1, np.int32)
-    for index, spot_number in enumerate(used.tolist()):
+    seen = np.bincount(number)
+    place_of = np.full(len(seen), -1, np.int32)
+    for spot_number in np.flatnonzero(seen).tolist():
         if spot_number != NOWHERE:
             path = spots.path(spot_number)[::-1]
             stack = tuple((spot.file, spot.first, spot.name) for spot in path)
-            place_of[index] = found.setdefault((stack, tuple(spot.last for spot in path)), len(found))
+            place_of[spot_number] = found.setdefault((stack, tuple(spot.last for spot in path)), len(found))
     return Marks(
         time_us=time_ns[order] // 1000,
         thread=thread[order],
-        place=place_of[inverse].astype(np.int32),
+        place=place_of[number[order]],
         places=tuple(place for place, _ in found),
         has_functions=has_functions,
         dropped=sum(log.dropped for log in logs),
