@@ -68,7 +68,8 @@ def find_bound(program: Program, reserved_peak: int) -> Bound:
 def _first_fit(program: Program, sizes: NDArray[np.int64]) -> int:
     """Peak of one region that grows at its end, every request at the lowest place that is free."""
     size_of: list[int] = sizes.tolist()
-    address = [0] * len(size_of)
+    # -1: not in use. A recording that contradicts itself may free twice, or what it never allocated.
+    address = [-1] * len(size_of)
     gaps: list[int] = []  # starts, ascending
     length: dict[int, int] = {}
     ends: dict[int, int] = {}
@@ -95,6 +96,9 @@ def _first_fit(program: Program, sizes: NDArray[np.int64]) -> int:
                 peak = max(peak, top)
         elif code in frees:
             start, end = address[number], address[number] + size
+            address[number] = -1
+            if start < 0:
+                continue
             if end in length:
                 gap = length.pop(end)
                 del gaps[bisect_left(gaps, end)], ends[end + gap]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import make_documents  # type: ignore[import-not-found]
+import numpy as np
 import pytest
 
 from gpumem_magic._errors import BadUsageError, SnapshotError
@@ -358,3 +359,19 @@ def test_a_broken_process_is_one_line(report_of, monkeypatch):
     monkeypatch.setattr(whatif_desk, "_BOOT", "raise RuntimeError('no replay here')")
     ((_, _), (problem, _)) = _View(report_of("streams.c0")).ask(kind="whatif", id=1, device=0)
     assert problem["message"] == ("the replaying process ended early (RuntimeError: no replay here): ask again")
+
+
+@pytest.mark.parametrize("name", ["mlp_train.c1", "random_mix.c0", "oom_growth", "streams.c0", "cuda_graph.c1"])
+def test_a_recording_with_holes_still_gets_an_answer_that_says_so(name):
+    trace = read_trace(RECORDINGS / f"{name}.pickle.xz")
+    keep = np.random.default_rng(2).random(len(trace.devices[0].events)) > 0.05
+    events = trace.devices[0].events
+    thinned = replace(events, **{field.name: getattr(events, field.name)[keep] for field in fields(events)})
+    report = build(replace(trace, devices=(replace(trace.devices[0], events=thinned),)), title="x")
+    explored = report.explored(["expandable_segments:True"])
+    (found,) = explored.answers.values()
+    sure, said = confidence(found.facts)
+    assert not sure
+    assert said.startswith("less certain: from event")
+    assert b"less certain" in explored.to_html()
+    assert report.devices[0].memory.at(len(thinned) // 2).fragmentation().reserved > 0
