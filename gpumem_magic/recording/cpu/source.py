@@ -241,10 +241,19 @@ class CpuSource:
         # Not `_running`: while the events are being counted it is False for a moment.
         return not self._truncated
 
+    def _is_in_backward(self) -> bool:
+        """Tell whether autograd is running a node on this thread.
+
+        It puts the thread's state of the moment it began back before each node, the profiler of that moment included:
+        events after an exchange would go to the one that was stopped (seen with checkpoints, torch 2.13).
+        """
+        probe = getattr(self._torch._C, "_current_graph_task_id", None)
+        return probe is not None and probe() != -1
+
     def _empty(self) -> None:
-        """Take the events out of the profiler; start it again unless there are enough."""
+        """Take the events out of the profiler; start it again unless there are enough. Not now: at a later look."""
         with self._notes.guard("counting the CPU events"):
-            if self._running:
+            if self._running and not self._is_in_backward():
                 self._collect()
                 if not self._truncated:
                     self._enable()

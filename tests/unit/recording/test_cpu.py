@@ -213,6 +213,24 @@ def test_counting_inside_a_backward_leaves_no_warning_there(counts_all_the_time)
     assert int(np.count_nonzero(sizes == 12)) >= 40
 
 
+def test_events_of_a_backward_in_which_it_is_time_to_count_are_all_there(counts_all_the_time):
+    """autograd runs each node under the profiler that was on when the backward began."""
+
+    def run():
+        x = torch.ones(5, requires_grad=True)
+        y = Slow.apply(Slow.apply(x)).sum()
+        y.backward()
+        busy()
+
+    recording, _ = record(run)
+    events = events_of(recording)
+    made = events.size[events.action == Action.ALLOC]
+    freed = events.size[events.action == Action.FREE_COMPLETED]
+    assert len(counts_all_the_time) > 3
+    # Two forwards, two backwards and the last one, each with 20 tensors of three numbers.
+    assert int(np.count_nonzero(made == 12)) == int(np.count_nonzero(freed == 12)) == 100
+
+
 def test_a_count_leaves_a_graph_that_is_being_traced_alone(counts_all_the_time):
     def traced(x):
         busy()
