@@ -7,7 +7,7 @@ from typing import Any
 __all__ = ["fail_cell"]
 
 
-def fail_cell(shell: Any, result: Any, error: Exception) -> None:
+def fail_cell(shell: Any, result: Any, error: BaseException) -> None:
     """Make `error` the cell's own, with a traceback of one line, unless the cell has failed already.
 
     Parameters

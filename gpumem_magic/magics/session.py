@@ -21,6 +21,7 @@ from gpumem_magic.magics.code import Body, compile_body
 from gpumem_magic.magics.fail import fail_cell
 from gpumem_magic.magics.timeit_runs import counted_timeit
 from gpumem_magic.magics.warmup import warm_up_when_idle
+from gpumem_magic.recording.interrupts import interrupt_deferred, press_again
 from gpumem_magic.trace.collector import paused_collector
 
 if TYPE_CHECKING:
@@ -108,7 +109,11 @@ class Session:
             measurement.lines.above = above + following + 1
             if rest[following].startswith("%%timeit"):
                 measurement.hooks.enter_context(counted_timeit(measurement.count))
-        measurement.begin()
+        try:
+            with interrupt_deferred():
+                measurement.begin()
+        except KeyboardInterrupt:
+            press_again()  # IPython would swallow it here and run the cell
 
     def _note_body(self, text: str, outer: list[_Frame]) -> None:
         """Note that another magic runs the end of its cell as a cell of its own."""
@@ -125,9 +130,14 @@ class Session:
         """End what the cell measured, and show it."""
         frame = self._take(result)
         if frame is not None and (frame.native is not None or frame.nested):
-            # Snapshot and trace are hundreds of thousands of objects that a collection would only walk over.
-            with paused_collector():
-                self._finish(frame, result)
+            try:
+                # Snapshot and trace are hundreds of thousands of objects that a collection would only walk over.
+                with paused_collector():
+                    self._finish(frame, result)
+            except KeyboardInterrupt:
+                print("gpumem: no report: interrupted while it was made; the cell itself had ended")  # noqa: T201
+                # IPython would let the cells behind this one run.
+                fail_cell(self._shell, result, KeyboardInterrupt("after the cell had ended"))
         if self._closing is not None and self.is_idle:
             self._closing()
         else:

@@ -1,16 +1,32 @@
-"""Put off the stop button for the moments in which hooks are taken out."""
+"""Put off the stop button for the moments in which hooks are put in or taken out."""
 
 from __future__ import annotations
 
+import _thread
 import signal
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from gpumem_magic.recording.ticker import call_every
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["interrupt_deferred"]
+__all__ = ["interrupt_deferred", "press_again"]
+
+# Seconds in which whoever asks has surely returned to the user's code.
+_PRESS_AGAIN_SECONDS = 0.02
+
+
+def press_again() -> None:
+    """Press the stop button in a moment, where a ``KeyboardInterrupt`` could not have reached the user's code."""
+    call_every(0, _press, delay=_PRESS_AGAIN_SECONDS)
+
+
+def _press() -> bool:
+    _thread.interrupt_main()
+    return False
 
 
 @contextmanager

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import _thread
 import ctypes
 from collections import deque
 from typing import TYPE_CHECKING
 
-from gpumem_magic.recording.interrupts import interrupt_deferred
-from gpumem_magic.recording.ticker import call_every
+from gpumem_magic.recording.interrupts import interrupt_deferred, press_again
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,8 +15,6 @@ __all__ = ["run_on_main_thread"]
 
 # One permanent C callback: one made per call could be collected while the interpreter still holds its address.
 _jobs: deque[Callable[[], None]] = deque()
-# Seconds in which the callback below has surely returned.
-_PRESS_AGAIN_SECONDS = 0.02
 
 
 def _run_jobs(_: object) -> int:
@@ -27,14 +23,8 @@ def _run_jobs(_: object) -> int:
             while _jobs:
                 _jobs.popleft()()
     except KeyboardInterrupt:
-        # A C callback cannot raise into the cell, so the button is pressed again when it is back there.
-        call_every(0, _press_again, delay=_PRESS_AGAIN_SECONDS)
+        press_again()  # a C callback cannot raise into the cell
     return 0
-
-
-def _press_again() -> bool:
-    _thread.interrupt_main()
-    return False
 
 
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_run_jobs)

@@ -238,3 +238,28 @@ def test_something_else_that_is_called_torch(fresh_kernel, tmp_path):
     assert cell.report == "gpumem: Nothing to show: torch was not used in this cell."
     assert "not imported" in fresh_kernel.run("%gpumem_who").text()
     assert "empty" in fresh_kernel.run("%gpumem_ledger").text()
+
+
+def test_the_button_reaches_the_cell_when_it_is_pressed_before_it_begins(fresh_kernel):
+    fresh_kernel.run(
+        f"import signal, time\n{LOAD}\n%gpumem 1\nfrom gpumem_magic.recording.recorder import Recorder\n"
+        "start = Recorder.start\n"
+        "def pressed(self):\n    signal.raise_signal(signal.SIGINT)\n    start(self)\nRecorder.start = pressed"
+    )
+    cell = fresh_kernel.run("%%gpumem\ntime.sleep(20)")
+    assert cell.kinds == ["KeyboardInterrupt", "report"]
+    assert "time.sleep(20)" in cell.traceback
+    assert "gpumem_magic" not in cell.traceback
+
+
+def test_the_button_ends_our_own_work_in_one_line_and_fails_the_cell(fresh_kernel):
+    fresh_kernel.run(
+        f"import signal\n{LOAD}\n%gpumem 1\nfrom gpumem_magic.magics.measurement import Measurement\n"
+        "show = Measurement.show\nMeasurement.show = lambda self, *keys: signal.raise_signal(signal.SIGINT)"
+    )
+    cell = fresh_kernel.run("%%gpumem\nx = 41 + 1")
+    assert cell.kinds == ["stdout", "KeyboardInterrupt"]
+    assert cell.text().startswith("gpumem: no report: interrupted while it was made")
+    assert len(cell.traceback.splitlines()) == 1
+    assert fresh_kernel.run("Measurement.show = show\nx").result == "42"
+    assert fresh_kernel.run("%%gpumem\nx").kinds == ["result", "report"]

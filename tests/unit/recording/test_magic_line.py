@@ -59,14 +59,16 @@ def test_options_end_where_the_statement_begins(line, options, statement):
 
 
 @pytest.mark.parametrize(
-    ("text", "cell", "offset"),
+    ("text", "cells", "offset"),
     [
-        ("x = 1\n", "%%time\n%%gpumem\nx = 1", 2),
-        ("\n\nx = 1", "%%time\n%%gpumem\n\n\nx = 1\n", 4),
-        ("x\n", "elsewhere", 0),
-        ("\nx\n", None, 1),
-        ("x", "y = 'x'\nx2", 0),
+        ("x = 1\n", ["%%time\n%%gpumem\nx = 1"], 2),
+        ("\n\nx = 1", ["%%time\n%%gpumem\n\n\nx = 1\n"], 4),
+        ("x\n", ["elsewhere"], 0),
+        ("\nx\n", [], 1),
+        ("x", ["y = 'x'\nx2"], 0),
+        ("x = 1\n", ["%%capture\n%%gpumem\nx = 1", "%%gpumem\nx = 1"], 2),
+        ("x = 1\n", ["elsewhere", "%%gpumem\nx = 1"], 1),
     ],
 )
-def test_a_body_is_found_in_its_cell(text, cell, offset):
-    assert Body.of(text, cell).offset == offset
+def test_a_body_is_found_in_its_cell(text, cells, offset):
+    assert Body.of(text, cells).offset == offset
