@@ -207,7 +207,9 @@ export function sentenceOf(map: SegmentMap, nameOf: (group: number | null) => st
     const who =
       first === undefined || first.pinned < numbers.pinned / 3 ? '' : `, most of it by ${nameOf(first.group)}`;
     const where = wasteful.length === 1 ? 'one segment' : `${formatCount(wasteful.length)} segments`;
-    parts.push(`${formatBytes(numbers.pinned)} more is free but pinned in ${where}${who}`);
+    const more = numbers.returnable > 0 ? ' more' : '';
+    parts.push(`${formatBytes(numbers.pinned)}${more} is free but pinned in ${where}${who}`);
   } else if (numbers.free < numbers.reserved / 50) parts.push('next to nothing is wasted');
+  if (map.moment.name === 'out of memory') parts.push(`the largest free block is ${formatBytes(numbers.largestFree)}`);
   return `${parts.join('; ')}.`;
 }

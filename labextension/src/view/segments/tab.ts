@@ -47,6 +47,7 @@ export class SegmentsTab implements ExtraTab {
   readonly #slider = h('input', { type: 'range', min: 0, 'aria-label': 'Moment' });
   readonly #when = h('output');
   readonly #named = h('span');
+  readonly #kept = h('span', { class: 'muted' });
   readonly #problem = h('p', { class: 'problem', role: 'status' });
   readonly #keys = h('ul', { class: 'keys', 'aria-label': 'Colours' });
   readonly #zoom = h('span');
@@ -91,7 +92,7 @@ export class SegmentsTab implements ExtraTab {
     this.element.append(
       this.#says,
       this.#share,
-      h('div', { class: 'moment' }, this.#when, this.#slider, this.#named),
+      h('div', { class: 'moment' }, this.#when, this.#slider, this.#named, this.#kept),
       this.#problem,
       h('div', { class: 'tools' }, h('label', {}, 'order', order), this.#zoom, this.#keys),
       this.#canvas.element,
@@ -253,11 +254,11 @@ export class SegmentsTab implements ExtraTab {
     const text = `at ${formatMoment(us, Math.max(1, recording.spanUs / 1000))}${name}`;
     const asked = this.#us ?? us;
     const far = !live && Math.abs(asked - us) > recording.spanUs / 1000;
+    this.#when.textContent = text;
     const kept = formatCount(this.#source.moments.length);
-    this.#when.textContent = far ? `${text}, nearest of the ${kept} moments in this file` : text;
-    this.#when.title = live
-      ? 'Any moment: move the slider, or click the picture'
-      : `This file carries ${kept} moments: peak, end and some between them`;
+    const names = this.#source.moments.flatMap(({ name: one }) => (one === '' ? [] : [one]));
+    this.#kept.textContent = live ? '' : `${far ? 'the nearest of ' : ''}${kept} moments in this file`;
+    this.#kept.title = `This file carries the map of ${kept} moments: ${names.join(', ')}, and some between them. With its kernel, a report has every moment.`;
     this.#slider.value = String(live ? (this.#session.here?.moment ?? this.#momentOf(us)) : this.#source.nearest(us));
     this.#slider.setAttribute('aria-valuetext', text);
   }
