@@ -2,10 +2,13 @@
 
     python tests/benchmarks/bench_report.py FILE.pickle[.xz] [--rounds N]
     python tests/benchmarks/bench_report.py --deep 2000000
+    python tests/benchmarks/bench_report.py --cell 600000
 
 Rounds are interleaved with unpickling (garbage collector off); medians with their range, nothing asserted. ``--deep``
-makes up a training loop with stacks of 25 frames. Memory is the peak of a process that does one thing, over that of one
-that only unpickles.
+makes up a training loop with stacks of 25 frames. ``--cell`` makes up what torch's own snapshot gives after a cell that
+loops over two lines, and takes the steps from there to the report on screen, with line marks and without stacks. Goal:
+their sum below what torch takes for the snapshot itself, for which unpickling it stands in here. Memory is the peak of
+a process that does one thing, over that of one that only unpickles.
 """
 
 from __future__ import annotations
@@ -21,9 +24,13 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 from bench_snapshot import training  # type: ignore[import-not-found]
 
+from gpumem_magic.recording.model import Cell, Marks, Outcome, Recording, SourceKind
 from gpumem_magic.report import build
+from gpumem_magic.trace.collector import paused_collector
+from gpumem_magic.trace.convert import from_snapshot
 from gpumem_magic.trace.reader import read_trace
 
 _UNPICKLE = "import gc, pickle, sys; gc.disable(); pickle.loads(open(sys.argv[1], 'rb').read())"
@@ -106,13 +113,98 @@ def measure(path, rounds):
     print(f"peak memory {own:.0f} MiB, unpickling alone {bare:.0f} MiB: {own / bare:.2f}x (goal 3)")
 
 
+FILE = "/tmp/ipykernel_1/1234.py"  # noqa: S108 - a name, not a file
+SOURCE = "a = torch.ones(8, device='cuda')\nfor n in range(100_000):\n    b = a + 1\n    c = b + 1"
+
+
+def loop(events):
+    """What torch has after a loop over two allocations, and the line marks of it."""
+    base, time_us = 0x7F00_0000_0000, 1_796_000_000_000_000
+    entries, moments, places = [], [time_us - 5], [0]
+    free, live = [3, 2, 1, 0], []
+
+    def add(action, slot):
+        nonlocal time_us
+        time_us += 3
+        entry = {"action": action, "addr": base + 512 * slot, "size": 32, "stream": 0, "time_us": time_us}
+        entries.append({**entry, "compile_context": "N/A", "user_metadata": ""})
+
+    while len(entries) < events:
+        number = len(moments)
+        moments += [time_us + 1] if number % 3 == 1 else []
+        places += [1] if number % 3 == 1 else []
+        moments.append(time_us + 2)
+        places.append(2 + (number % 3 != 1))
+        live.append(free.pop())
+        add("alloc", live[-1])
+        if len(live) > 2:
+            slot = live.pop(0)
+            add("free_requested", slot)
+            add("free_completed", slot)
+            free.append(slot)
+    blocks: list[dict[str, object]] = [
+        {
+            "address": base + 512 * slot,
+            "size": 512 if slot < 4 else 2 * 2**20 - 2048,
+            "requested_size": 32,
+            "state": "active_allocated" if slot in live else "inactive",
+            "frames": [],
+        }
+        for slot in range(5)
+    ]
+    segment = {"device": 0, "address": base, "total_size": 2 * 2**20, "stream": 0, "segment_type": "small"}
+    snapshot = {"segments": [{**segment, "blocks": blocks}], "device_traces": [entries], "external_annotations": []}
+    marks = Marks(
+        np.array(moments, np.int64),
+        np.full(len(moments), 7, np.int64),
+        np.array(places, np.int32),
+        tuple(((FILE, line, "<module>"),) for line in range(1, 5)),
+    )
+    return snapshot, marks
+
+
+def recorded(trace, marks):
+    """Make the recording that the recorder makes of it."""
+    times = trace.devices[0].events.time_us
+    cell = Cell(execution_count=1, label=None, source=SOURCE, filenames=(FILE,))
+    start, end = int(times[0]) - 5, int(times[-1]) + 1
+    return Recording(cell, SourceKind.CUDA, Outcome.OK, start, end, trace=trace, marks=marks)
+
+
+def measure_cell(events, rounds):
+    """Run all rounds of a cell's end and print them."""
+    figures: dict[str, list[float]] = {}
+    made, marks = loop(events)
+    data = pickle.dumps(made, protocol=4)
+    del made
+    for _ in range(rounds):
+        gc.collect()
+        with paused_collector():
+            results = {}
+            results["unpickle (collector off)"], snapshot = timed(lambda: pickle.loads(data))  # noqa: S301
+            results["to columns"], trace = timed(lambda snapshot=snapshot: from_snapshot(snapshot, kind="cuda"))
+            results["analyse"], report = timed(lambda trace=trace: build(recorded(trace, marks)))
+            results["text, picture, fallback"] = timed(report.static_bundle)[0]
+            results["widget's document"] = timed(lambda report=report: report.to_document(_WIDGET))[0]
+            results["all of ours"] = sum(list(results.values())[1:])
+        for name, seconds in results.items():
+            figures.setdefault(name, []).append(seconds)
+    print(f"{events:,} events, {len(marks.time_us):,} line marks")
+    for name, seconds in figures.items():
+        line(name, seconds[1:], figures["unpickle (collector off)"][1:])
+
+
 def main():
     """Parse the command line and measure."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("file", nargs="?", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--deep", type=int, metavar="EVENTS")
+    parser.add_argument("--cell", type=int, metavar="EVENTS")
     arguments = parser.parse_args()
+    if arguments.cell:
+        measure_cell(arguments.cell, arguments.rounds + 1)
+        return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "snapshot.pickle"
         if arguments.deep:
