@@ -74,36 +74,47 @@ class Scene:
 
 
 class _Lives(NamedTuple):
-    """Columns of what was allocated in the recording, in order: index of its place (-1: unknown), times, sizes."""
+    """Columns of what was allocated in the recording, in order: index of its place (-1: unknown), events, sizes.
 
+    `ended` is -1 for what stayed; `time_us` are the times of all events.
+    """
+
+    time_us: NDArray[np.int64]
     place: NDArray[np.int64]
     group: NDArray[np.int64]
-    began_us: NDArray[np.int64]
-    ended_us: NDArray[np.int64]
+    began: NDArray[np.int32]
+    ended: NDArray[np.int32]
     size: NDArray[np.int64]
     requested: NDArray[np.int64]
     address: NDArray[np.uint64]
 
     @property
     def stayed(self) -> NDArray[np.bool_]:
-        alive: NDArray[np.bool_] = self.ended_us < 0
+        alive: NDArray[np.bool_] = self.ended < 0
         return alive
+
+    def iterations(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the iteration that each event falls into, -1 before the first, given when each one began."""
+        # Starts are few: they are looked up among the events, not each event among them.
+        first = np.searchsorted(self.time_us, starts)
+        number: NDArray[np.int64] = np.cumsum(np.bincount(first, minlength=len(self.time_us) + 1))
+        return number - 1
 
 
 def _lives(trace: DeviceTrace, device: DeviceAnalysis, placement: Placement | None) -> _Lives:
     timeline = device.timeline
     new = (timeline.start >= 0) & (timeline.blocks > 0)
-    event = timeline.event[timeline.start[new]].astype(np.int64)
+    event = timeline.event[timeline.start[new]]
     end = timeline.end[new]
     times = np.maximum.accumulate(trace.events.time_us) if len(trace.events) else trace.events.time_us
-    ended = np.full(len(event), -1, np.int64)
-    ended[end >= 0] = times[timeline.event[end[end >= 0]]]
+    ended = np.where(end >= 0, timeline.event[end], np.int32(-1)) if timeline.changes else end
     place = np.full(len(event), -1, np.int64) if placement is None else placement.place[event].astype(np.int64)
     return _Lives(
+        time_us=times,
         place=np.maximum(place, -1),
         group=timeline.group[new].astype(np.int64),
-        began_us=times[event],
-        ended_us=ended,
+        began=event,
+        ended=ended,
         size=timeline.size[new],
         requested=timeline.requested[new],
         address=trace.events.addr[event],
@@ -166,8 +177,8 @@ def find_growth(
         for turns in _ranked(scene.loops(), placement, lives):
             loop = turns.loop
             starts = iteration_starts(marks, loop, turns.lines)
-            if truncated and len(lives.began_us):
-                starts = starts[starts >= lives.began_us[0]]
+            if truncated and len(lives.began):
+                starts = starts[starts >= lives.time_us[lives.began[0]]]
             most = max(most, len(starts))
             found = _in_loop(turns._replace(starts=starts), lives, scene)
             judged.append((_Where(device.key, scene.name(loop.file, loop.header, loop.scope), len(starts)), found))
@@ -244,10 +255,10 @@ def _in_loop(turns: _Turns, lives: _Lives, scene: Scene) -> list[_Found]:
     if len(starts) < 2 or not len(members):
         return []
     line = lines[lives.place[members]]
-    iteration = np.searchsorted(starts, lives.began_us[members], "right") - 1
-    ended = np.where(
-        lives.ended_us[members] < 0, -1, np.maximum(np.searchsorted(starts, lives.ended_us[members], "right") - 1, 0)
-    )
+    number_of = lives.iterations(starts)
+    iteration = number_of[lives.began[members]]
+    ending = lives.ended[members]
+    ended = np.where(ending < 0, -1, np.maximum(number_of[ending], 0))
     counted = iteration >= 0
     found = []
     for number in np.unique(line[counted & (ended < 0)]).tolist():
