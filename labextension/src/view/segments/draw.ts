@@ -57,9 +57,13 @@ export function drawPiece(
   else drawSpans(pen, piece, box, paint, first);
   pen.globalAlpha = 1;
   if (width <= 4) return;
-  pen.lineWidth = 1;
-  pen.strokeStyle = colours.muted;
-  pen.strokeRect(left + 0.5, top + 0.5, Math.max(room - 1, 1), height - 1);
+  // A segment that goes on in the next row is open there.
+  const right = left + room;
+  pen.fillStyle = colours.muted;
+  pen.fillRect(left, top, room, 1);
+  pen.fillRect(left, top + height - 1, room, 1);
+  if (piece.from === 0) pen.fillRect(left, top, 1, height);
+  if (piece.from + piece.bytes >= segment.extent) pen.fillRect(right - 1, top, 1, height);
 }
 
 /** A frame around all pieces of a segment. */
