@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from gpumem_magic.recording.cpu import CpuSource
+from gpumem_magic.recording.cpu.source import _is_noise
 from gpumem_magic.recording.main_thread import run_on_main_thread
 from gpumem_magic.recording.model import Cell, Outcome, SourceKind
 from gpumem_magic.recording.notes import Notes
@@ -390,3 +391,36 @@ def test_an_interrupt_while_events_are_counted_reaches_the_cell():
 def _wait_in_many_bytecodes():
     for _ in range(1000):
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"USDT: kineto:profiler_start 1\n",
+        b"USDT:kineto profiler_stop\n",
+        b"[W1130 08:26:31 collection.cpp:1021] Warning: Failed to recover relationship between all profiler and kineto events\n",  # noqa: E501
+        b"[W1130 08:26:31 CPUAllocator.cpp:245] Memory block of unknown size was allocated before the profiling started\n",
+        b"WARNING:2026-11-30 08:26:31 1234:1234 DeviceProperties.cpp:47] gpuGetDeviceCount failed with code 35\n",
+        b"  WARNING: 2026-11-30 08:26:31 1234:1234 init.cpp:178] cbapi->getCuptiStatus() failed with error 15\n",
+        b"ERROR: 2026-11-30 08:26:31 1234:1234 CuptiActivityProfiler.cpp:243] CUPTI initialization failed\n",
+        b"INFO: 2026-11-30 08:26:31 1234:1234 ActivityProfilerController.cpp:300] Completed Stage: Warm Up\n",
+        b"INFO: 2026-11-30 08:26:31 1234:1234 output_json.cpp:580] Chrome Trace written\n",
+    ],
+)
+def test_the_profilers_own_lines_are_noise(line):
+    assert _is_noise(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[W1130 08:26:31.512 NNPACK.cpp:61] Could not initialize NNPACK! Reason: Unsupported hardware.\n",
+        b"Traceback (most recent call last):\n",
+        b'  File "init.py", line 3, in <module>\n',
+        b"the profiler_start of my own tool\n",
+        b"init.cpp: my own build failed\n",
+        b"\n",
+    ],
+)
+def test_what_others_write_is_not(line):
+    assert not _is_noise(line)
