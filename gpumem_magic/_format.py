@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["format_bytes", "format_count", "format_duration", "visible"]
+__all__ = ["format_bytes", "format_count", "format_duration", "format_share", "visible"]
 
 # What steers a terminal (C0, DEL, C1), turns the reading order around without a letter (embeddings, overrides,
 # isolates), breaks a line where none is (U+2028, U+2029), or cannot be encoded (lone surrogates). Marks that real
@@ -87,3 +87,11 @@ def visible(text: str, keep: str = "") -> str:
         return f"\\x{ord(character):02x}" if ord(character) < 256 else f"\\u{ord(character):04x}"
 
     return _STEERING.sub(escaped, text)
+
+
+def format_share(part: int, whole: int) -> str:
+    """Write a share in whole percent; what is there but rounds to nothing is ``<1%``."""
+    if not whole:
+        return ""
+    text = f"{part / whole:.0%}"
+    return "<1%" if part > 0 and text == "0%" else text

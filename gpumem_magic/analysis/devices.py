@@ -165,6 +165,8 @@ def _overflow(device: DeviceTrace, context: DeviceContext) -> Marker:
 
 
 def _categories(device: DeviceTrace, history: History, timeline: Timeline, context: DeviceContext) -> Categories | None:
+    if context.purpose is None and context.is_cell:
+        return None  # nobody was asked to look
     purpose = context.purpose or Purpose(None, None, None)
     return categorise(
         device,

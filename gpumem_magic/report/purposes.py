@@ -6,20 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpumem_magic._format import format_share
 from gpumem_magic.analysis.categories import KINDS, LABELS
-from gpumem_magic.analysis.categories.model import (
-    ACTIVATION,
-    BUFFER,
-    GRADIENT,
-    INPUT,
-    NEEDS_312,
-    OPTIMIZER,
-    PARAMETER,
-    UNKNOWN,
-    WORKSPACE,
-)
+from gpumem_magic.analysis.categories.words import categories_text
 from gpumem_magic.analysis.curves import group_values
-from gpumem_magic.report.wording import format_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,8 +24,6 @@ __all__ = ["INFERRED", "by_category", "by_module", "category_columns", "purposes
 # Of a category's byte, the bit that says "inferred".
 INFERRED = 0x80
 _MODULES_SHOWN = 200
-# A cell that holds nothing of these is told by its lines alone.
-_TELLING = frozenset({PARAMETER, BUFFER, OPTIMIZER, GRADIENT, ACTIVATION, INPUT, WORKSPACE})
 
 
 def by_module(device: DeviceAnalysis, top: int = 3) -> str | None:
@@ -106,22 +94,6 @@ def rest_by_category(
 
 
 def by_category(device: DeviceAnalysis) -> str | None:
-    """Say in one line what the peak was for, largest first; None where that is not known or says nothing.
-
-    "(inferred)" stands behind what was not seen by storage, with its share where only a part was not.
-    """
+    """Say in one line what the peak was for, largest first; None where that is not known or says nothing."""
     categories = device.categories
-    if categories is None or not any(row.category in _TELLING for row in categories.peak):
-        return None
-    total = sum(row.bytes for row in categories.peak)
-    parts = []
-    for row in categories.peak:
-        text = f"{LABELS[row.category]} {format_share(row.bytes, total)}"
-        if row.category == UNKNOWN and categories.reason == NEEDS_312:
-            text += " (inside functions, Python 3.12 tells more)"
-        if row.inferred == row.bytes:
-            text += " (inferred)"
-        elif row.inferred * 100 >= total:
-            text += f" ({format_share(row.inferred, total)} inferred)"
-        parts.append(text)
-    return ", ".join(parts)
+    return None if categories is None else categories_text(categories, categories.peak)

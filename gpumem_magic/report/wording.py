@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumem_magic._format import format_bytes, format_count, format_duration
+from gpumem_magic._format import format_bytes, format_count, format_duration, format_share
 
 if TYPE_CHECKING:
     from gpumem_magic.analysis.model import Analysis, DeviceAnalysis
@@ -13,14 +13,6 @@ __all__ = ["WIDTH", "format_share", "numbers", "table_title"]
 
 # CSS pixels of the picture: a notebook's output area is 800 to 1100 wide.
 WIDTH = 900
-
-
-def format_share(part: int, whole: int) -> str:
-    """Write a share in whole percent; what is there but rounds to nothing is ``<1%``."""
-    if not whole:
-        return ""
-    text = f"{part / whole:.0%}"
-    return "<1%" if part > 0 and text == "0%" else text
 
 
 def _device_used(device: DeviceAnalysis) -> str | None:

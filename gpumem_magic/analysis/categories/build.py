@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from gpumem_magic.recording.model import Calls, Marks
     from gpumem_magic.trace.model import DeviceTrace, StackTable
 
-__all__ = ["categorise"]
+__all__ = ["categorise", "category_rows"]
 
 _ONLY_STACKS = "module paths are recorded by %%gpumem in Python 3.12 and later; stacks alone do not tell them"
 _MOST_MODULES = 65_535
@@ -238,6 +238,12 @@ def _rows(chosen: NDArray[np.bool_], columns: _Columns) -> tuple[CategoryRow, ..
     )
     rows = [CategoryRow(number, *sums) for number, sums in enumerate(totals) if sums[0]]
     return tuple(sorted(rows, key=lambda row: -row.bytes))
+
+
+def category_rows(categories: Categories, timeline: Timeline, chosen: NDArray[np.bool_]) -> tuple[CategoryRow, ...]:
+    """Sum some lifetimes by category, largest first."""
+    columns = _Columns(categories.module, categories.category, timeline.size, timeline.blocks, categories.inferred)
+    return _rows(chosen, columns)
 
 
 def _module_rows(chosen: NDArray[np.bool_], columns: _Columns) -> tuple[ModuleRow, ...]:

@@ -67,7 +67,7 @@ LABELS = (
     "temporaries",
     "workspaces",
     "other tensors",
-    "from before the cell",
+    "from before",
     "unknown",
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from gpumem_magic.analysis.categories.words import text_at_event
 from gpumem_magic.analysis.groups import PlaceNamer
 from gpumem_magic.analysis.oom.accidents import find_accidents
 from gpumem_magic.analysis.oom.cures import suggestions
@@ -137,11 +138,20 @@ def diagnose(
         cause=cause,
         device=key,
         sentence=f"{_begin(recording)}{_where(evidence, devices)}: {reason(cause, evidence)}.",
-        numbers=numbers(evidence),
+        numbers=(*numbers(evidence), *_purposes(device)),
         suggestions=suggestions(cause, evidence),
         unknown=evidence.missing,
         evidence=evidence,
     )
+
+
+def _purposes(device: DeviceAnalysis | None) -> tuple[str, ...]:
+    """Say what was allocated at that moment was for."""
+    state = device.oom_state if device is not None else None
+    if device is None or state is None or device.categories is None:
+        return ()
+    text = text_at_event(device.categories, device.timeline, state.event)
+    return () if text is None else (f"allocated then: {text}",)
 
 
 def _retrial(evidence: Evidence, retry: Retry) -> Retrial | None:
