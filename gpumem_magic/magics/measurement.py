@@ -11,7 +11,7 @@ from gpumem_magic._format import format_bytes, format_count
 from gpumem_magic.magics.lines import MAGIC_CODE, CellLines
 from gpumem_magic.magics.live import live_line_for
 from gpumem_magic.magics.show import show_report
-from gpumem_magic.magics.warmup import warm_up_later
+from gpumem_magic.magics.warmup import no_warm_up, warm_up_later
 from gpumem_magic.recording.interrupts import interrupt_deferred
 from gpumem_magic.recording.model import Cell, Note, Outcome, SourceKind
 from gpumem_magic.recording.notes import one_line
@@ -121,6 +121,7 @@ class Measurement:
     def finish(self, error: BaseException | None, cell: Cell) -> None:
         """Stop recording, with the exception that ended the text, if any; show nothing yet."""
         self._recorder.end()
+        no_warm_up()
         self._is_running = False
         with interrupt_deferred():
             self.hooks.close()

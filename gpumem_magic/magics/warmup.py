@@ -10,10 +10,14 @@ import importlib
 import os
 import sys
 import threading
+from typing import TYPE_CHECKING
 
 from gpumem_magic.recording.ticker import call_every
 
-__all__ = ["warm_up_later", "warm_up_when_idle"]
+if TYPE_CHECKING:
+    from gpumem_magic.recording.ticker import Tick
+
+__all__ = ["no_warm_up", "warm_up_later", "warm_up_when_idle"]
 
 # A cell that does nothing worth drawing is over by then.
 _DELAY_SECONDS = 0.05
@@ -31,6 +35,7 @@ _ANALYSIS = (
 _importing = threading.RLock()
 _asked = False
 _own_asked = False
+_waiting: Tick | None = None
 
 
 def warm_up_when_idle() -> None:
@@ -54,8 +59,15 @@ def _import_own() -> None:
 
 def warm_up_later() -> None:
     """Import the renderers beside the cell, once a process; forgotten where torch is not used."""
+    global _waiting  # noqa: PLW0603 - once a process is the point
     if not _asked:
-        call_every(0, _begin, delay=_DELAY_SECONDS)
+        _waiting = call_every(0, _begin, delay=_DELAY_SECONDS)
+
+
+def no_warm_up() -> None:
+    """Leave it at the end of a cell: what was not begun would only take time from the report."""
+    if _waiting is not None:
+        _waiting.cancelled = True
 
 
 def _begin() -> bool:
