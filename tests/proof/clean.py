@@ -316,4 +316,33 @@ for (x,) in loader:
     optimizer.step()
 """,
     ),
+    _clean(
+        "one forward of a deep model, its graph kept",
+        """
+net = Net(depth=12).to(DEVICE)
+# %%
+%%gpumem
+y = net(batch())
+loss = y.square().mean()
+""",
+    ),
+    _clean(
+        "one forward as a statement",
+        """
+net = Net(depth=12).to(DEVICE); x = batch()
+# %%
+%gpumem y = net(x)
+""",
+    ),
+    _clean(
+        "a model loaded layer by layer",
+        """
+state = {f"layer.{number}": torch.randn(512, 512) for number in range(8)}
+# %%
+%%gpumem
+on_device = {}
+for name, value in state.items():
+    on_device[name] = nn.Parameter(value.to(DEVICE) * 1)
+""",
+    ),
 )
