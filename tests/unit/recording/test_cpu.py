@@ -398,8 +398,8 @@ def _wait_in_many_bytecodes():
     [
         b"USDT: kineto:profiler_start 1\n",
         b"USDT:kineto profiler_stop\n",
-        b"[W1130 08:26:31 collection.cpp:1021] Warning: Failed to recover relationship between all profiler and kineto events\n",  # noqa: E501
-        b"[W1130 08:26:31 CPUAllocator.cpp:245] Memory block of unknown size was allocated before the profiling started\n",
+        b"[W1130 collection.cpp:9] Warning: Failed to recover relationship between all profiler and kineto events\n",
+        b"[W1130 CPUAllocator.cpp:245] Memory block of unknown size was allocated before the profiling started\n",
         b"WARNING:2026-11-30 08:26:31 1234:1234 DeviceProperties.cpp:47] gpuGetDeviceCount failed with code 35\n",
         b"  WARNING: 2026-11-30 08:26:31 1234:1234 init.cpp:178] cbapi->getCuptiStatus() failed with error 15\n",
         b"ERROR: 2026-11-30 08:26:31 1234:1234 CuptiActivityProfiler.cpp:243] CUPTI initialization failed\n",
