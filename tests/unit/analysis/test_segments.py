@@ -74,7 +74,7 @@ def test_what_is_alive_at_the_peak_belongs_to_the_owners_of_the_tables(devices, 
     for device in devices(name):
         memory, change = device.memory, device.timeline.peak_change
         state = memory.at(int(device.timeline.event[change]) if change >= 0 else -1)
-        owned = {}
+        owned: dict[int, int] = {}
         for segment in state.segments:
             for span in segment.spans:
                 if span.kind == SpanKind.LIVE:

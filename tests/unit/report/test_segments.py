@@ -31,6 +31,7 @@ def middle(device):
 def expected(device):
     """Sums that a reader must find in the arrays, by other means than writing them."""
     state = state_at(device, middle(device))
+    assert state is not None
     spans = [span for segment in state.segments for span in segment.spans]
     owners = sorted({span.group for span in spans if span.group >= 0})
     return {
@@ -49,7 +50,7 @@ def expected(device):
 def test_the_view_tests_read_what_this_code_writes(name):
     device = device_of(name)
     header, arrays = decode((DATA / "view" / f"segments-{name}.bin").read_bytes())
-    now, now_arrays = decode(moment_document(device, middle(device)))
+    now, now_arrays = decode(moment_document(device, middle(device)) or b"")
     assert header["segments"] == now["segments"]
     assert arrays.keys() == now_arrays.keys()
     for key, array in arrays.items():
@@ -60,6 +61,8 @@ def test_the_view_tests_read_what_this_code_writes(name):
 def test_the_moments_of_a_file_keep_to_their_limit():
     device = device_of("random_mix.c0")
     many, few = keyframes(device, 60_000), keyframes(device, 6_000)
+    assert many is not None
+    assert few is not None
     assert len(few.moments) < len(many.moments)
     assert {"peak", "end"} <= {moment["name"] for moment in few.moments}
     assert keyframes(device, 1_000) is None
@@ -67,13 +70,14 @@ def test_the_moments_of_a_file_keep_to_their_limit():
 
 def test_a_failed_request_is_one_of_the_moments():
     maps = keyframes(device_of("oom_growth"), 60_000)
+    assert maps is not None
     assert {"peak", "out of memory", "end"} <= {moment["name"] for moment in maps.moments}
 
 
 if __name__ == "__main__":
     for fixture in FIXTURES:
         one = device_of(fixture)
-        data = moment_document(one, middle(one))
+        data = moment_document(one, middle(one)) or b""
         (DATA / "view" / f"segments-{fixture}.bin").write_bytes(data)
         (DATA / "view" / f"segments-{fixture}.json").write_text(json.dumps(expected(one), indent=1) + "\n", "utf-8")
         sys.stdout.write(f"{fixture}: {len(data):,} bytes\n")

@@ -157,12 +157,14 @@ def test_the_limit_is_what_the_process_had(report_of):
     )
     # It ran to its end, so it has fitted.
     small = natural_cap(replace(device, total=80 * GIB, limit=1 * GIB))
+    assert small is not None
     assert small.bytes == device.headline.reserved_peak
 
 
 def test_the_limit_of_a_failed_run_is_the_least_that_it_may_have_been(report_of):
     (device,) = report_of("oom_growth").devices
     found = natural_cap(device)
+    assert found is not None
     assert (found.bytes, found.collects) == (GIB, True)
     verdicts = {row.conf: row.verdict for row in report_of("oom_growth").explored().answers["cuda:0"].rows}
     assert set(verdicts.values()) == {"oom"}
@@ -176,6 +178,7 @@ def test_a_full_device_is_its_own_limit(report_of):
     left[failed] = 3 * MIB
     memory = replace(device.memory, device=replace(device.memory.device, events=replace(events, addr=left)))
     found = natural_cap(replace(device, memory=memory))
+    assert found is not None
     assert (found.bytes, found.collects) == (GIB + 3 * MIB, False)
 
 
@@ -205,7 +208,7 @@ def test_two_devices_have_an_answer_each(report_of):
 
 def test_what_cannot_be_replayed_says_why():
     counters = make_documents.counters()
-    assert "only counters were read here" in why_not(counters)
+    assert "only counters were read here" in (why_not(counters) or "")
     with pytest.raises(SnapshotError, match="nothing to replay"):
         Report(counters).explored()
 
@@ -374,4 +377,6 @@ def test_a_recording_with_holes_still_gets_an_answer_that_says_so(name):
     assert not sure
     assert said.startswith("less certain: from event")
     assert b"less certain" in explored.to_html()
-    assert report.devices[0].memory.at(len(thinned) // 2).fragmentation().reserved > 0
+    memory = report.devices[0].memory
+    assert memory is not None
+    assert memory.at(len(thinned) // 2).fragmentation().reserved > 0
