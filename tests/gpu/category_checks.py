@@ -1,18 +1,15 @@
 """What memory was for, on a real GPU: sums by storage, nothing without an owner, and the cost of watching modules.
 
-Each ``check_*`` takes nothing, asserts what must hold, and returns a line of what was measured. Run by ``run_all.py``,
-or alone: ``python tests/gpu/category_checks.py NAME``.
+Each ``check_*`` takes nothing, asserts what must hold, and returns a line of what was measured. Run by ``run_all.py``.
 """
 
 from __future__ import annotations
 
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from shared import torch_with_cuda
 
 import gpumem_magic
 from gpumem_magic.analysis.categories import KINDS
@@ -24,20 +21,6 @@ if TYPE_CHECKING:
     from gpumem_magic.analysis.model import DeviceAnalysis
 
 MIB = 1 << 20
-
-
-class Skip(Exception):  # noqa: N818 - not an error
-    """This machine cannot run the check."""
-
-
-def torch_with_cuda() -> Any:
-    """Import torch; CUDA must be usable."""
-    import torch
-
-    if not torch.cuda.is_available():
-        raise Skip("needs a CUDA device")
-    torch.cuda.init()
-    return torch
 
 
 def make(torch: Any, *, checkpoints: bool = False, width: int = 512, depth: int = 6) -> Any:
@@ -289,12 +272,3 @@ def check_cost_modules() -> str:
     ratios = sorted(one / other - 1 for one, other in zip(watched, plain, strict=True))
     middle, low, high = statistics.median(ratios), ratios[len(ratios) // 4], ratios[-len(ratios) // 4]
     return f"step {statistics.median(plain):.2f} ms, with modules {middle:+.1%} (quartiles {low:+.1%} to {high:+.1%})"
-
-
-if __name__ == "__main__":
-    wanted = sys.argv[1:] or [name for name in sorted(globals()) if name.startswith("check_")]
-    for name in wanted:
-        try:
-            print(name, globals()[name]())
-        except Skip as reason:
-            print(name, "skipped:", reason)

@@ -1,7 +1,6 @@
 """What measuring costs on a real GPU: against a bare cell, and against torch's own recorder.
 
-Each ``check_*`` takes nothing and returns a line of ratios from one run. Run by ``run_all.py``, or alone:
-``python tests/gpu/cost_checks.py NAME``.
+Each ``check_*`` takes nothing and returns a line of ratios from one run. Run by ``run_all.py``.
 
 Machines of this kind are noisy by several percent, so that a difference of 1 % needs many short rounds: the ways take
 turns in each round, in an order that moves, and what is told is the median of the rounds' ratios with its 95 % interval
@@ -11,18 +10,13 @@ turns in each round, in an order that moves, and what is told is the median of t
 from __future__ import annotations
 
 import gc
-import json
 import math
 import os
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from marks_checks import MODEL, QUICK, TRAIN, Played, start_marks, training
 
@@ -245,10 +239,3 @@ def check_cost_end_of_cell() -> str:
         finally:
             kernel.stop()
     return "; ".join(parts)
-
-
-CHECKS = {name.removeprefix("check_"): check for name, check in list(globals().items()) if name.startswith("check_")}
-
-if __name__ == "__main__":
-    for chosen in sys.argv[1:] or CHECKS:
-        print(chosen, json.dumps(CHECKS[chosen](), ensure_ascii=False), flush=True)

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 MIB = 1 << 20
 
@@ -134,14 +129,3 @@ def check_cost_auto() -> str:
     middle = len(ratios) // 2
     assert ratios[middle] <= 1.05, ratios
     return f"auto/%%gpumem {ratios[middle]:.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f}), auto/plain {above[middle]:.3f}"
-
-
-if __name__ == "__main__":
-    for name, check in list(globals().items()):
-        if not name.startswith("check_"):
-            continue
-        if len(sys.argv) > 1:
-            if name.endswith(sys.argv[1]):
-                print(check())
-        else:
-            subprocess.run([sys.executable, __file__, name], check=False)

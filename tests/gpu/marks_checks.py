@@ -1,21 +1,15 @@
 """Line marks on a real GPU: right against torch's own Python stacks.
 
-Each ``check_*`` takes nothing, asserts what must hold, and returns a line of what was measured. Run by ``run_all.py``,
-or alone: ``python tests/gpu/marks_checks.py NAME``.
+Each ``check_*`` takes nothing, asserts what must hold, and returns a line of what was measured. Run by ``run_all.py``.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import sys
 import time
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
@@ -213,6 +207,28 @@ def agreement(recording: Recording) -> tuple[Counter[str], Counter[object], list
     return counts, without, wrong
 
 
+def outermost(recording: Recording) -> tuple[int, Counter[int], list[str]]:
+    """Compare the cell's own line alone: how many allocations agree, on which lines, and what differs."""
+    trace, marks = recording.trace, recording.marks
+    assert trace is not None
+    assert marks is not None
+    right, lines, wrong = 0, Counter[int](), []
+    for device in trace.devices:
+        places = attribute(marks, device.events.time_us).place
+        for index in np.flatnonzero(device.events.action == Action.ALLOC).tolist():
+            stack = trace.stacks.resolve(int(device.events.stack[index]))
+            frames = [frame for frame in stack if is_cell(frame.filename)]
+            told = told_place(marks, int(places[index]))
+            if not frames:
+                continue
+            if told and told[-1][0] == frames[-1].filename and told[-1][1] <= frames[-1].line <= told[-1][2]:
+                right += 1
+                lines[frames[-1].line] += 1
+            else:
+                wrong.append(f"marks {told}, stack {frames[-1]}")
+    return right, lines, wrong
+
+
 def holds(told: list[tuple[str, int, int, str]], true: list[tuple[str, int, str]]) -> bool:
     """Return whether a coarser place, outermost first, holds the true one."""
     pairs = zip(told, true)  # noqa: B905 - the coarser one may be shorter
@@ -270,7 +286,13 @@ def check_marks_compiled() -> str:
     counts, without, wrong = agreement(recording)
     graphs = played.namespace["torch"]._dynamo.utils.counters["graph_break"]
     assert not graphs, graphs
-    return f"{dict(counts)}, without a stack at {dict(without)}, first differences {wrong[:2]}"
+    right, lines, wrong_lines = outermost(recording)
+    text = f"{dict(counts)}, without a stack at {dict(without)}, by the cell's own line {dict(lines)}; {wrong[:2]}"
+    # Compiled code runs without the frames of the model's own lines; the line that calls it gets its memory.
+    assert right > 0, text
+    assert not wrong_lines, f"{text}; {wrong_lines[:5]}"
+    assert set(without) <= set(range(1, len(TRAIN.strip().splitlines()) + 1)), text
+    return text
 
 
 def check_marks_lines_only() -> str:
@@ -304,10 +326,3 @@ def check_marks_clock() -> str:
     widths = [after - before for before, after in calls]
     worst = max(map(abs, offsets))
     return f"offset at most {worst} µs in {len(offsets)} calls (each {statistics.median(widths):.0f} µs wide)"
-
-
-CHECKS = {name.removeprefix("check_"): check for name, check in list(globals().items()) if name.startswith("check_")}
-
-if __name__ == "__main__":
-    for chosen in sys.argv[1:] or CHECKS:
-        print(chosen, json.dumps(CHECKS[chosen](), ensure_ascii=False), flush=True)

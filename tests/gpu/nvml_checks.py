@@ -1,4 +1,4 @@
-"""Our readings of a real NVIDIA driver against ``nvidia-smi`` and torch. Run by hand: it needs a device.
+"""Our readings of a real NVIDIA driver against ``nvidia-smi`` and torch.
 
 Each ``check_*`` takes nothing, asserts, and returns a line of what was measured.
 """
@@ -13,8 +13,6 @@ import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from gpumem_magic import nvml
 from gpumem_magic.nvml.faults import Absence
@@ -313,9 +311,3 @@ def check_optional_values_are_values_or_reasons() -> str:
             f"unattributed {device.unattributed}, missing {dict(device.missing)}",
         )
     return "; ".join(told)
-
-
-if __name__ == "__main__":
-    for name, check in list(globals().items()):
-        if name.startswith("check_"):
-            print(f"{name}: {check()}", flush=True)

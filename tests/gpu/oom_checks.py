@@ -1,17 +1,16 @@
-"""Real out-of-memory errors, made on purpose, against the verdict that each must get. Run by hand: it needs a device.
+"""Real out-of-memory errors, made on purpose, against the verdict that each must get.
 
 Those named ``full_`` fill the card, and nothing else may run beside them.
-``python tests/gpu/oom_checks.py`` runs every check here; ``tests/gpu/run_all.py`` runs each in a process of its own.
+``run_all.py`` runs each in a process of its own.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from shared import torch_with_cuda
 
 import gpumem_magic
 from gpumem_magic.analysis.oom import Cause, parse_message
@@ -22,20 +21,6 @@ if TYPE_CHECKING:
     from gpumem_magic.analysis.oom import OomVerdict
 
 MIB, GIB = 1 << 20, 1 << 30
-
-
-class Skip(Exception):  # noqa: N818 - not an error
-    """This machine cannot run the check."""
-
-
-def torch_with_cuda() -> Any:
-    """Import torch; CUDA must be usable."""
-    import torch
-
-    if not torch.cuda.is_available():
-        raise Skip("needs a CUDA device")
-    torch.cuda.init()
-    return torch
 
 
 def block(torch: Any, size: int) -> Any:
@@ -232,13 +217,3 @@ def check_expandable_set_too_late() -> str:
 
     verdict, text = raised_by(work)
     return expect(verdict, text, Cause.SETTING)
-
-
-if __name__ == "__main__":
-    for name in list(globals()):
-        if name.startswith("check_"):
-            # Each needs an allocator that nothing was done to.
-            command = f"import runpy; print(runpy.run_path({__file__!r})[{name!r}]())"
-            done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=False)
-            last = (done.stdout + done.stderr).strip().splitlines()[-12:]
-            print(name, "ok" if done.returncode == 0 else "FAILED", *last, sep="\n  ")

@@ -1,18 +1,17 @@
 """The proof notebooks (``tests/proof``) with their tensors on a GPU, each in a kernel of its own, eight at a time.
 
-Run by ``run_all.py``, or alone: ``python tests/gpu/proof_checks.py NAME``; ``python tests/proof/run.py --device cuda``
+Run by ``run_all.py``; ``python tests/proof/run.py --device cuda``
 prints the whole table.
 """
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from shared import Skip
 
 from tests.proof.clean import CLEAN
 from tests.proof.faulty import FAULTY
@@ -21,10 +20,6 @@ from tests.proof.runner import prove
 
 _AT_ONCE = 8
 ANYWHERE = [case for case in (*FAULTY, *CLEAN) if case.device != "cpu"]
-
-
-class Skip(Exception):  # noqa: N818 - not an error
-    """This machine cannot run the check."""
 
 
 def part(number: int, of: int) -> str:
@@ -68,11 +63,3 @@ def check_proof_3() -> str:
 def check_proof_4() -> str:
     """A fourth of the notebooks."""
     return part(3, 4)
-
-
-if __name__ == "__main__":
-    for name in sys.argv[1:] or [name for name in sorted(globals()) if name.startswith("check_")]:
-        try:
-            print(name, globals()[name]())
-        except Skip as reason:
-            print(name, "skipped:", reason)

@@ -1,19 +1,18 @@
-"""Finished reports of real CUDA work against torch's own counters. Run by hand: it needs a device.
+"""Finished reports of real CUDA work against torch's own counters.
 
-``python tests/gpu/report_checks.py`` runs every check here; ``tests/gpu/run_all.py`` runs each in a process of its own.
+``run_all.py`` runs each in a process of its own.
 """
 
 from __future__ import annotations
 
 import gc
 import statistics
-import sys
 import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from shared import torch_with_cuda
 
 import gpumem_magic
 from gpumem_magic.allocator.replay import history
@@ -30,19 +29,6 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 SOURCE = Path(__file__).read_text("utf-8").splitlines()
-
-
-class Skip(Exception):  # noqa: N818 - not an error
-    """This machine cannot run the check."""
-
-
-def torch_with_cuda() -> Any:
-    """Import torch; CUDA must be usable."""
-    import torch
-
-    if not torch.cuda.is_available():
-        raise Skip("needs a CUDA device")
-    return torch
 
 
 def line_of(tag: str) -> int:
@@ -265,24 +251,3 @@ def check_cost_steps() -> str:
         words = ", ".join(f"{name} {value / base:.2f}x" for name, value in medians.items())
         parts.append(f"{count:,} events: snapshot {base:.3f} s, {words}")
     return "; ".join(parts)
-
-
-def main() -> int:
-    """Run all checks in this process, or the named one."""
-    wanted = sys.argv[1:]
-    failed = 0
-    for name, check in list(globals().items()):
-        if not name.startswith("check_") or (wanted and name.removeprefix("check_") not in wanted):
-            continue
-        try:
-            print(f"{name.removeprefix('check_')}: ok: {check()}", flush=True)
-        except Skip as skip:
-            print(f"{name.removeprefix('check_')}: skipped: {skip}", flush=True)
-        except AssertionError as error:
-            failed += 1
-            print(f"{name.removeprefix('check_')}: FAILED: {error}", flush=True)
-    return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
