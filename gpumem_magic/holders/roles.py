@@ -14,6 +14,7 @@ from __future__ import annotations
 import gc
 import itertools
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic.holders.graph import GraphWalk
@@ -22,6 +23,7 @@ from gpumem_magic.recording.module_paths import attribute, children, joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from gpumem_magic.holders.tensors import Torch
     from gpumem_magic.recording.model import Roles
@@ -109,7 +111,8 @@ class RoleBook:
             return
         moment = time.time_ns() // 1000
         try:
-            look(torch)
+            with _undisturbed(torch):
+                look(torch)
         except Exception:  # noqa: BLE001 - any object may be hostile; what was seen before it counts
             self._spent += _LONGEST_SECONDS
         self._flush(moment)
@@ -127,7 +130,8 @@ class RoleBook:
         enabled = gc.isenabled()
         gc.disable()
         try:
-            self._complete = self._everything(torch, deadline)
+            with _undisturbed(torch):
+                self._complete = self._everything(torch, deadline)
         except Exception:  # noqa: BLE001 - any object may be hostile; what was seen before it counts
             self._complete = False
         finally:
@@ -150,16 +154,20 @@ class RoleBook:
         for optimizer in optimizers:
             self._note_optimizer(torch, optimizer)
         walk = GraphWalk(torch, deadline)
+        complete = True
         for count, tensor in enumerate(tensors):
-            if issubclass(type(tensor), torch.parameter_type):
-                self._note_parameter(torch, tensor)
-            else:
-                self._note(torch, tensor, _TENSOR)
-                self._note_gradient(torch, tensor)
-                self._saved(torch, walk, tensor)
+            try:
+                if issubclass(type(tensor), torch.parameter_type):
+                    self._note_parameter(torch, tensor)
+                else:
+                    self._note(torch, tensor, _TENSOR)
+                    self._note_gradient(torch, tensor)
+                    self._saved(torch, walk, tensor)
+            except Exception:  # noqa: BLE001 - one broken tensor does not hide the others
+                complete = False
             if count % 256 == 0 and time.monotonic() > deadline:
                 return False
-        return not walk.cut
+        return complete and not walk.cut
 
     def name_of(self, module: object) -> str | None:
         """Return the notebook's name of a module, as seen by `end`; None when it has none."""
@@ -206,6 +214,10 @@ class RoleBook:
 
     def _note(self, torch: Torch, tensor: Any, role: int, name: int | str = "") -> None:
         key = torch.storage(tensor)
+        if key is None:
+            # A distributed tensor's memory is that of its local part.
+            local = attribute(tensor, "_local_tensor")
+            key = torch.storage(local) if torch.is_tensor(type(local)) else None
         if key is None:
             return
         place = (key.device, key.address)
@@ -277,6 +289,13 @@ class RoleBook:
             ),
             complete=self._complete,
         )
+
+
+def _undisturbed(torch: Torch) -> AbstractContextManager[object]:
+    """Read tensors of the user's own classes without running their ``__torch_function__``."""
+    disable = getattr(getattr(torch.module, "_C", None), "DisableTorchFunctionSubclass", None)
+    found: AbstractContextManager[object] = nullcontext() if disable is None else disable()
+    return found
 
 
 def _alive(torch: Torch) -> tuple[list[Any], list[Any], list[Any]]:

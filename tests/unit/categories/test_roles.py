@@ -138,6 +138,25 @@ def test_hostile_objects_end_a_look_and_nothing_else():
     assert book.result() is not None
 
 
+def test_tensors_of_the_users_own_class_run_no_code():
+    ran = []
+
+    class Loud(torch.Tensor):  # type: ignore[misc]
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            ran.append(func)
+            return super().__torch_function__(func, types, args, kwargs)
+
+    loud = torch.ones(8).as_subclass(Loud)
+    parameter = torch.nn.Parameter(loud)
+    ran.clear()
+    book = RoleBook(lambda: {"loud": loud, "parameter": parameter})
+    book.end()
+    book.inputs(loud)
+    assert ran == []
+    assert seen(book)
+
+
 def test_without_monitoring_the_reason_is_told():
     calls = CallMarks(torch)
     calls.stop()
