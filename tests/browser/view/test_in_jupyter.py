@@ -54,3 +54,27 @@ def test_dark_theme_and_keys(jupyter, new_page: Callable[..., Page], shoot):
         "document.querySelector('.jp-OutputArea-output [data-lm-suppress-shortcuts]').shadowRoot.querySelector('.gm')"
     )
     page.wait_for_function(f"() => {theme}.dataset.theme === 'light'")
+
+
+@pytest.fixture(scope="module")
+def pair(start_jupyter):
+    grow = "%%gpumem --label grow --quiet\nkept = [torch.ones(1024, 256) for _ in range({})]"
+    cells = ["%load_ext gpumem_magic\nimport torch", grow.format(2), grow.format(7), "%gpumem_diff grow~1 grow"]
+    return start_jupyter("lab", notebooks={"a.ipynb": cells})
+
+
+def test_two_runs_side_by_side_in_a_notebook(pair, new_page: Callable[..., Page], shoot):
+    page = new_page(height=1000)
+    pair.open(page, "a.ipynb")
+    pair.wait_for_kernel(page)
+    pair.run_all(page)
+    pictures = page.locator(".jp-OutputArea-output .pair .overlay")
+    pictures.first.wait_for(timeout=60_000)
+    assert pictures.count() == 2
+    view = page.locator(".jp-OutputArea-output .gm")
+    expect(view.locator(".sentence")).to_contain_text("B's peak is 5.00 MiB higher (2.00 MiB → 7.00 MiB)")
+    expect(view.locator(".pair h4").first).to_contain_text("grow (In [2])")
+    row = view.locator(".panel tbody tr").first
+    expect(row).to_contain_text("+5.00 MiB")
+    expect(row).to_contain_text("for _ in range(7)]")
+    shoot(page, "diff-in-lab")

@@ -11,7 +11,11 @@ const ROW_PX = 22;
 const LEAST_SHARE = 0.004;
 
 export function icicle(session: Session, root: IcicleNode, colours: Colours): HTMLElement {
-  const element = h('div', { class: 'icicle', role: 'group', 'aria-label': 'Live bytes by cell, line and stack' });
+  const element = h('div', {
+    class: 'icicle',
+    role: 'group',
+    'aria-label': 'Live bytes by cell, line, module and stack'
+  });
   const show = (top: IcicleNode): void => {
     const bars: HTMLElement[] = [];
     const depth = place(top, 0, 1, 0, bars);

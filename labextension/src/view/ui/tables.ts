@@ -147,7 +147,7 @@ export class Tables {
               this.#asTree = on;
               this.show();
             },
-            { title: 'As nested bars: cell, line, stack' }
+            { title: 'As nested bars: cell, line, module, stack' }
           )
         : null
     );
