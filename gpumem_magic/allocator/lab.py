@@ -9,7 +9,7 @@ from gpumem_magic._errors import SnapshotError
 from gpumem_magic.allocator.bounds import find_bound
 from gpumem_magic.allocator.fallback import requests_with_fallback
 from gpumem_magic.allocator.foreign import find_foreign
-from gpumem_magic.allocator.program import doubtful_events, extract
+from gpumem_magic.allocator.program import extract, find_doubts
 from gpumem_magic.allocator.replay import history, reserved_bytes
 from gpumem_magic.allocator.settings_model import from_torch
 from gpumem_magic.allocator.verify import verify
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gpumem_magic.allocator.bounds import Bound
     from gpumem_magic.allocator.history import Deviation
-    from gpumem_magic.allocator.program import Program
+    from gpumem_magic.allocator.program import Doubt, Program
     from gpumem_magic.allocator.settings_model import AllocatorSettings, Course
     from gpumem_magic.allocator.verify import Verdict
     from gpumem_magic.allocator.whatif import Death, Prediction
@@ -31,7 +31,7 @@ __all__ = ["Lab", "most_used"]
 
 # Whose releases they were is tried out in recordings up to this many events, this many releases before a deviation.
 _MOST_TO_TRY = 100_000
-_TRIES = 4
+_TRIES = 8
 
 
 def most_used(trace: Trace) -> DeviceTrace:
@@ -100,22 +100,20 @@ class Lab:
             extract, self.device, self.history, trace.stacks, trace.settings, limit=limit, course=self._course
         )
         program = find()
-        doubtful = doubtful_events(
-            self.device, self.history, trace.stacks, trace.settings, limit=limit, course=self._course
-        )
-        if not doubtful or len(self.device.events) > _MOST_TO_TRY:
+        doubts = find_doubts(self.device, self.history, trace.stacks, trace.settings, limit=limit, course=self._course)
+        if not doubts or len(self.device.events) > _MOST_TO_TRY:
             return program
-        turned: frozenset[int] = frozenset()
+        turned: frozenset[Doubt] = frozenset()
         deviation = self._verify(program).deviation
         # The last one before the deviation is asked first: what lies before the one that is wrong, fits.
-        for _ in range(2 * len(doubtful)):
-            open_ = [event for event in doubtful if deviation and event <= deviation.event and event not in turned]
+        for _ in range(2 * len(doubts)):
+            open_ = [one for one in doubts if deviation and one.event <= deviation.event and one not in turned]
             better = None
-            for event in reversed(open_[-_TRIES:]):
-                tried = find(turned=turned | {event})
+            for one in reversed(open_[-_TRIES:]):
+                tried = find(turned=turned | {one})
                 after = self._verify(tried).deviation
                 if deviation and (after is None or after.event > deviation.event):
-                    better = event, tried, after
+                    better = one, tried, after
                     break
             if better is None:
                 break

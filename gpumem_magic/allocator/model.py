@@ -76,6 +76,8 @@ class Model(Cache):
         Bytes at the end (or at death) and at most.
     retries
         Times the cache was freed for a request.
+    spared
+        Requests that failed in the recording, and for which a cached block would be there.
     failures
         Requests that failed, in order; the last one ended the run unless it was survived.
     has_ties
@@ -104,6 +106,7 @@ class Model(Cache):
         self.program = program
         self.limit = limit
         self.retries = 0
+        self.spared = 0
         self.failures: list[Failure] = []
         self.has_ties = False
         self.address = [-1] * len(program.requested)
@@ -274,6 +277,7 @@ class Model(Cache):
         if self._keeps_age:
             self._searches += group in self._aged
         if self._has_free(size, group):
+            self.spared += 1
             return
         block = self._obtain(size, group)
         if block is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpumem_magic.allocator.settings_model import Course
     from gpumem_magic.trace.model import DeviceTrace, Events, StackTable
 
-__all__ = ["Op", "Program", "doubtful_events", "extract"]
+__all__ = ["Doubt", "Op", "Program", "extract", "find_doubts"]
 
 # A private pool that is known to have been in use, but not which.
 _SOME_POOL = (0, -1)
@@ -113,7 +113,7 @@ def extract(
     *,
     limit: int | None = None,
     course: Course | None = None,
-    turned: frozenset[int] = frozenset(),
+    turned: frozenset[Doubt] = frozenset(),
 ) -> Program:
     """Turn a recording into the program that it shows.
 
@@ -132,7 +132,7 @@ def extract(
     course
         The settings over the recording, where they were changed on the way.
     turned
-        Events of `doubtful_events` for which the other explanation is taken.
+        Those of `find_doubts` that are taken to be so.
 
     Returns
     -------
@@ -154,10 +154,13 @@ def extract(
         dtype=np.int32,
     )
     codes, arguments, order = _block_operations(device, history)
-    releases = find_releases(device, history, stacks, settings, limit=limit, course=course)
+    releases = [
+        one._replace(is_whole=True) if Doubt(one.first, "whole") in turned else one
+        for one in find_releases(device, history, stacks, settings, limit=limit, course=course)
+    ]
     codes, arguments, order = _without_completions(codes, arguments, order, events, releases)
     extra: list[tuple[int, int, int]] = [
-        (one.first, Op.EMPTY_CACHE, 0) for one in releases if one.asked or one.first in turned
+        (one.first, Op.EMPTY_CACHE, 0) for one in releases if one.asked or Doubt(one.first, "emptied") in turned
     ]
     uses = pool_uses(device, history, pools)
     failed: list[tuple[int, int]] = []
@@ -166,7 +169,7 @@ def extract(
         stream = int(events.stream[event])
         pool = next((use.pool for use in uses if use.first < event <= use.last and use.stream == stream), (0, 0))
         waiting = (lives.free_event >= 0) & (lives.free_event < event) & (lives.release_event > event)
-        if pool == (0, 0) and (event in turned or np.any(waiting)):
+        if pool == (0, 0) and (Doubt(event, "in pool") in turned or np.any(waiting)):
             # Giving back the cache waits for all streams first. Frees still waited, so a private pool was in use.
             pool = _SOME_POOL
         failed.append((int(events.size[event]), groups.setdefault((pool, stream), len(groups))))
@@ -193,7 +196,19 @@ def extract(
     )
 
 
-def doubtful_events(
+class Doubt(NamedTuple):
+    """Something that a recording may or may not show.
+
+    `what` is ``"emptied"`` (a release that the allocator seems to have made for itself was the program's),
+    ``"whole"`` (what completed before it was completed by it), or ``"in pool"`` (a request that failed was made while
+    a private pool was in use, when less is released for it).
+    """
+
+    event: int
+    what: Literal["emptied", "whole", "in pool"]
+
+
+def find_doubts(
     device: DeviceTrace,
     history: History,
     stacks: StackTable,
@@ -201,16 +216,18 @@ def doubtful_events(
     *,
     limit: int | None = None,
     course: Course | None = None,
-) -> list[int]:
-    """Return the events that have two explanations, in order.
-
-    A release that the allocator seems to have made for itself may have been the program's; a request that failed
-    where private pools exist may have been made while one was in use, when less is released for it.
-    """
+) -> list[Doubt]:
+    """Return what has two explanations, in order."""
     releases = find_releases(device, history, stacks, settings, limit=limit, course=course)
-    found = [one.first for one in releases if one.asked is None]
+    action = device.events.action
+    found = [Doubt(one.first, "emptied") for one in releases if one.asked is None]
+    found += [
+        Doubt(one.first, "whole")
+        for one in releases
+        if one.is_ladder and not one.is_whole and one.first and action[one.first - 1] == Action.FREE_COMPLETED
+    ]
     if any(segment.pool_id != (0, 0) for segment in device.segments):
-        found += np.flatnonzero(device.events.action == Action.OOM).tolist()
+        found += [Doubt(event, "in pool") for event in np.flatnonzero(action == Action.OOM).tolist()]
     return sorted(found)
 
 

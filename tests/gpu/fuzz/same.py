@@ -130,7 +130,7 @@ class _Kept:
         self.best: dict[str, list[tuple[int, int, dict[str, Any], bytes]]] = {}
 
     def take(self, row: dict[str, Any], played: bytes) -> None:
-        wrong = row.get("deviation") or row.get("wrong") or row.get("settings") or row.get("error")
+        wrong = row.get("deviation") or row.get("settings") or row.get("error")
         kind = "changed" if row["changed"] else "deviates" if wrong else "fits"
         if kind == "fits" and (row["segments"] < 30 or row["events"] > 500):
             return
