@@ -49,7 +49,7 @@ def _run_whatif(arguments: argparse.Namespace) -> int:
     from gpumem_magic.allocator.lab import Lab, most_used
     from gpumem_magic.allocator.settings_model import from_torch
     from gpumem_magic.allocator.settings_text import parse_settings
-    from gpumem_magic.report.whatif import SUGGESTED
+    from gpumem_magic.report.whatif.replay import SUGGESTED
 
     if arguments.cap_gib is not None and not 0 < arguments.cap_gib < 2**20:
         raise BadUsageError("--cap-gib must be a positive number of GiB")
@@ -117,8 +117,9 @@ def _death_json(lab: Lab, death: Death | None) -> dict[str, Any] | None:
 
 
 def _print_whatif(lab: Lab, in_force: Prediction, results: Sequence[tuple[str, Prediction]]) -> None:
-    from gpumem_magic.report.whatif import Answer, Cap, facts_of, rows_of
-    from gpumem_magic.report.whatif_words import text
+    from gpumem_magic.report.whatif.model import Answer, Cap
+    from gpumem_magic.report.whatif.replay import facts_of, rows_of
+    from gpumem_magic.report.whatif.words import text
 
     cap = None if lab.limit is None else Cap(lab.limit, "as asked for")
     print(printable(text(Answer(facts_of(lab), cap, rows_of(lab, cap, in_force, results)))))

@@ -78,7 +78,7 @@ def _run_report(arguments: argparse.Namespace) -> int:
     for note in report.notes:
         print(f"{note.level}: {note.text}")
     if report.answers:
-        from gpumem_magic.report.whatif_words import conclusion
+        from gpumem_magic.report.whatif.words import conclusion
 
         for key, answer in report.answers.items():
             print(printable(f"what if, {key}: {conclusion(answer)}"))

@@ -79,7 +79,7 @@ class WhatIfMagics:
 
     def _answers(self, report: Report, confs: list[str] | None, cap: int | None) -> tuple[list[str], list[str]]:
         # The replay's rooms come with the first question.
-        from gpumem_magic.report.whatif_words import table_html, text
+        from gpumem_magic.report.whatif.words import table_html, text
 
         live = live_line_for(self._shell)
 

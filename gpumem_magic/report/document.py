@@ -20,8 +20,8 @@ from gpumem_magic.report.container import encode
 from gpumem_magic.report.places import address_arrays, segment_arrays
 from gpumem_magic.report.purposes import category_columns, purposes_header, rest_by_category
 from gpumem_magic.report.segments import keyframes
-from gpumem_magic.report.whatif import why_not
-from gpumem_magic.report.whatif_words import plain
+from gpumem_magic.report.whatif.limits import why_not
+from gpumem_magic.report.whatif.words import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from gpumem_magic.analysis.model import Analysis, DeviceAnalysis, Lane, Row, Timeline
     from gpumem_magic.report.segments import Maps
-    from gpumem_magic.report.whatif import Answer
+    from gpumem_magic.report.whatif.model import Answer
 
 __all__ = ["Extras", "detail_document", "view_document"]
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from gpumem_magic.report.container import decode
 from gpumem_magic.report.document import Extras, view_document
 from gpumem_magic.report.fallback import escape, image_tag, notes_html, tables_html
-from gpumem_magic.report.whatif_words import table_html
+from gpumem_magic.report.whatif.words import table_html
 from gpumem_magic.report.wording import numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpumem_magic.analysis.model import Analysis
-    from gpumem_magic.report.whatif import Answer
+    from gpumem_magic.report.whatif.model import Answer
 
 __all__ = ["MARKER", "document_limit", "html_page", "report_html"]
 

@@ -51,11 +51,7 @@ def merged_document(a: bytes, b: bytes, diff: Diff) -> bytes:
         "outcome": None,
         "error": None,
         "cell": None,
-        "notes": [
-            {"level": note["level"], "text": f"{side}: {note['text']}"}
-            for side, head in (("A", head_a), ("B", head_b))
-            for note in head["notes"]
-        ],
+        "notes": _notes(head_a["notes"], head_b["notes"]),
         "discloses": _discloses(head_a, head_b),
         "strings": [*head_a["strings"], *head_b["strings"]],
         "frames": [*head_a["frames"], *([f + strings, line, n + strings] for f, line, n in head_b["frames"])],
@@ -69,6 +65,16 @@ def merged_document(a: bytes, b: bytes, diff: Diff) -> bytes:
     }
     del header["arrays"]
     return encode(header, arrays)
+
+
+def _notes(a: list[dict[str, str]], b: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Say of which side each note is; what is said of both is said once."""
+    both = {note["text"] for note in a} & {note["text"] for note in b}
+    sides = [*(("A", note) for note in a), *(("B", note) for note in b if note["text"] not in both)]
+    return [
+        {"level": note["level"], "text": f"{'both' if note['text'] in both else side}: {note['text']}"}
+        for side, note in sides
+    ]
 
 
 def _discloses(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:

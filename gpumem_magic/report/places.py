@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from gpumem_magic._errors import BadUsageError
 from gpumem_magic.allocator.settings_model import MIB
 from gpumem_magic.trace.model import Action
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from gpumem_magic.analysis.model import DeviceAnalysis
     from gpumem_magic.trace.model import Segment
 
-__all__ = ["address_arrays", "segment_arrays"]
+__all__ = ["address_arrays", "neighbours", "segment_arrays"]
 
 _UNIT = 512
 _GAP = 2**32 - 1
@@ -103,3 +104,59 @@ def _label(kind: str, stream: int, pool_id: tuple[int, int], *, expandable: bool
     if expandable:
         parts.append("expandable")
     return ", ".join(parts)
+
+
+def neighbours(device: DeviceAnalysis, address: int, start_us: int | None) -> dict[str, dict[str, object] | None]:
+    """Say who had an allocation's addresses before and after it, from the whole recording.
+
+    Parameters
+    ----------
+    device
+        The device.
+    address
+        Where the allocation lay.
+    start_us
+        When it began, Unix microseconds; the nearest at that address is meant. None: before the recording.
+
+    Returns
+    -------
+    dict
+        ``before`` and ``after``: its bytes, its owner's label, cell and source, and its beginning and end in
+        microseconds (None: before the recording, still alive); None where nobody was there.
+
+    Raises
+    ------
+    BadUsageError
+        Nothing is known of that address.
+    """
+    memory = device.memory
+    here = np.zeros(0, np.intp) if memory is None else np.flatnonzero(memory.lifetimes.address == np.uint64(address))
+    if memory is None or not len(here):
+        raise BadUsageError("nothing is known of that address")
+    lives, times = memory.lifetimes, memory.device.events.time_us
+    begun = np.where(lives.alloc_event >= 0, times[np.maximum(lives.alloc_event, 0)], 0) if len(times) else here * 0
+    wanted = 0 if start_us is None else start_us
+    own = int(here[np.argmin(np.abs(begun[here] - wanted))])
+    size = lives.size.astype(np.uint64)
+    same = (lives.address < np.uint64(address) + size[own]) & (np.uint64(address) < lives.address + size)
+    same[own] = False
+    gone = np.flatnonzero(same & (lives.free_event >= 0) & (lives.free_event < lives.alloc_event[own]))
+    ends = int(lives.free_event[own])
+    came = np.flatnonzero(same & (lives.alloc_event > ends)) if ends >= 0 else gone[:0]
+
+    def told(index: int) -> dict[str, object]:
+        number = int(memory.group[index])
+        group = device.groups[number] if number >= 0 else None
+        alloc, free = int(lives.alloc_event[index]), int(lives.free_event[index])
+        return {
+            "bytes": int(lives.size[index]),
+            "label": "" if group is None else group.label,
+            "cell": None if group is None else group.cell,
+            "fromUs": int(times[alloc]) - device.start_us if alloc >= 0 else None,
+            "toUs": int(times[free]) - device.start_us if free >= 0 else None,
+        }
+
+    return {
+        "before": told(int(gone[np.argmax(lives.free_event[gone])])) if len(gone) else None,
+        "after": told(int(came[np.argmin(lives.alloc_event[came])])) if len(came) else None,
+    }

@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic._errors import BadUsageError, GpumemError
+from gpumem_magic.report.comparison import Comparison
+from gpumem_magic.report.places import neighbours
 from gpumem_magic.report.reading import ExportedReport
 from gpumem_magic.report.report import Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gpumem_magic.report.comparison import Comparison
-    from gpumem_magic.report.whatif_desk import Desk
+    from gpumem_magic.report.whatif.desk import Desk
 
 __all__ = ["Questions"]
 
-_KINDS = ("detail", "export", "segments", "whatif")
+_KINDS = ("detail", "export", "place", "segments", "whatif")
 _GONE = "this report no longer answers: run its cell again"
 
 
@@ -53,6 +54,7 @@ class Questions:
         content
             ``{"kind": "detail", "id", "device", "startUs", "endUs"}``: single allocations of a stretch.
             ``{"kind": "export", "id", "what"}``: a file: ``"html"``, ``"bare"`` (without source) or ``"snapshot"``.
+            ``{"kind": "place", "id", "device", "address", "startUs"}``: who was there before and after (`neighbours`).
             ``{"kind": "segments", "id", "device", "timeUs"}``: the map of segments at a time.
             ``{"kind": "whatif", "id", "device", "confs", "capBytes", "stop"}``: other settings (see `Desk`).
         send
@@ -68,6 +70,8 @@ class Questions:
                 raise BadUsageError(_GONE)
             if kind == "whatif":
                 self._explore(self._report, content, lambda message: send({**reply, **message}, None))
+            elif kind == "place":
+                send({**reply, **_place(self._report, content)}, None)
             else:
                 send(reply, [_look(self._report, content)])
         except GpumemError as error:
@@ -81,7 +85,7 @@ class Questions:
         content: Mapping[str, Any],
         send: Callable[[dict[str, Any]], None],
     ) -> None:
-        from gpumem_magic.report.whatif_desk import Desk
+        from gpumem_magic.report.whatif.desk import Desk
 
         if not isinstance(report, Report):
             raise BadUsageError("a comparison cannot be replayed: ask the report of one cell")
@@ -103,6 +107,16 @@ def _export(report: Report | Comparison | ExportedReport, what: object) -> bytes
     if what not in {"html", "bare"}:
         raise BadUsageError("not something that can be exported")
     return (report.without_source() if what == "bare" else report).to_html()
+
+
+def _place(report: Report | Comparison | ExportedReport, content: Mapping[str, Any]) -> dict[str, Any]:
+    device, start = int(content["device"]), content["startUs"]
+    if isinstance(report, Comparison):
+        own = len(report.a.devices)
+        report, device = (report.a, device) if device < own else (report.b, device - own)
+    if not isinstance(report, Report) or not 0 <= device < len(report.devices):
+        raise BadUsageError("no such device")
+    return dict(neighbours(report.devices[device], int(content["address"]), None if start is None else int(start)))
 
 
 def _look(report: Report | Comparison | ExportedReport, content: Mapping[str, Any]) -> bytes:

@@ -12,7 +12,7 @@ from gpumem_magic.report.document import detail_document, view_document
 from gpumem_magic.report.files import default_name, is_snapshot_name, write_new_snapshot, write_report
 from gpumem_magic.report.segments import moment_document
 from gpumem_magic.report.text import report_text
-from gpumem_magic.report.whatif import bare, explore
+from gpumem_magic.report.whatif.model import bare
 from gpumem_magic.report.wording import WIDTH
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpumem_magic.analysis.leaks import Leak
     from gpumem_magic.analysis.model import Analysis, DeviceAnalysis
     from gpumem_magic.recording.model import Note
-    from gpumem_magic.report.whatif import Answer
+    from gpumem_magic.report.whatif.model import Answer
     from gpumem_magic.trace.model import Trace
 
 __all__ = ["Report"]
@@ -230,6 +230,9 @@ class Report:
         BadUsageError
             A setting is wrong.
         """
+        # The replay comes with the first question.
+        from gpumem_magic.report.whatif.replay import explore
+
         return replace(self, answers=explore(self.analysis, confs, cap, progress))
 
     def segments(self, device: int, time_us: int) -> bytes | None:

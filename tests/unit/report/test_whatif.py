@@ -13,13 +13,16 @@ import pytest
 
 from gpumem_magic._errors import BadUsageError, SnapshotError
 from gpumem_magic.cli import main
-from gpumem_magic.report import build, whatif_desk
+from gpumem_magic.report import build
 from gpumem_magic.report.container import decode
 from gpumem_magic.report.questions import Questions
 from gpumem_magic.report.reading import read_report
 from gpumem_magic.report.report import Report
-from gpumem_magic.report.whatif import Answer, Cap, Facts, Row, bare, natural_cap, question_for, why_not
-from gpumem_magic.report.whatif_words import (
+from gpumem_magic.report.whatif import desk as whatif_desk
+from gpumem_magic.report.whatif.limits import natural_cap, why_not
+from gpumem_magic.report.whatif.model import Answer, Cap, Facts, Row, bare
+from gpumem_magic.report.whatif.replay import question_for
+from gpumem_magic.report.whatif.words import (
     cautions,
     conclusion,
     confidence,
@@ -376,7 +379,7 @@ def test_a_recording_with_holes_still_gets_an_answer_that_says_so(name):
     sure, said = confidence(found.facts)
     assert not sure
     assert said.startswith("less certain: from event")
-    assert b"less certain" in explored.to_html()
+    assert b"Less certain: from event" in explored.to_html()
     memory = report.devices[0].memory
     assert memory is not None
     assert memory.at(len(thinned) // 2).fragmentation().reserved > 0

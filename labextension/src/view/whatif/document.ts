@@ -1,4 +1,4 @@
-/** What other allocator settings would have done, as `gpumem_magic/report/whatif_words.py` writes it. Bytes. */
+/** What other allocator settings would have done, as `gpumem_magic/report/whatif/words.py` writes it. Bytes. */
 
 export type Verdict = 'fits' | 'oom' | 'oom_unless_fallback';
 

@@ -22,22 +22,24 @@ from typing import TYPE_CHECKING, Any
 from gpumem_magic._errors import GpumemError
 from gpumem_magic.allocator.conf import check, installed_torch
 from gpumem_magic.allocator.conf.environment import NEWEST
-from gpumem_magic.report.whatif import SUGGESTED, Answer, Cap, Facts, Row, natural_cap, question_for, with_line
-from gpumem_magic.report.whatif_words import plain, plain_row
+from gpumem_magic.report.whatif.limits import natural_cap
+from gpumem_magic.report.whatif.model import Answer, Cap, Facts, Row
+from gpumem_magic.report.whatif.replay import SUGGESTED, question_for, with_line
+from gpumem_magic.report.whatif.words import plain, plain_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from gpumem_magic.analysis.model import Analysis, DeviceAnalysis
-    from gpumem_magic.report.whatif import Question
+    from gpumem_magic.report.whatif.replay import Question
 
 __all__ = ["Desk", "serve"]
 
 # Without the current folder in front: a notebook's own random.py must not stand in for the standard library's.
 _BOOT = (
-    "import sys; sys.path[:] = [p for p in sys.path if p]; from gpumem_magic.report.whatif_desk import serve; serve()"
+    "import sys; sys.path[:] = [p for p in sys.path if p]; from gpumem_magic.report.whatif.desk import serve; serve()"
 )
-_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+_PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 _MOST_CONFS = 32
 _NICE = 10
 

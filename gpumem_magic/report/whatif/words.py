@@ -13,7 +13,7 @@ from gpumem_magic.report.fallback import escape
 from gpumem_magic.report.text import display_width
 
 if TYPE_CHECKING:
-    from gpumem_magic.report.whatif import Answer, Facts, Row
+    from gpumem_magic.report.whatif.model import Answer, Facts, Row
 
 __all__ = [
     "cautions",
@@ -128,7 +128,7 @@ def confidence(facts: Facts) -> tuple[bool, str]:
     event, expected, recorded = facts.deviation
     return False, (
         f"less certain: from event {format_count(event)} of {format_count(facts.events)} on the model differs from "
-        f"the recording ({recorded} instead of {expected})"
+        f"the recording ({recorded} instead of {expected}); another process may have filled the device"
     )
 
 
