@@ -3,6 +3,7 @@
  * its methods; each change says what it touched, so that a move of the mouse repaints no table.
  */
 
+import type { AskChannel } from './ask';
 import { type Axis, eventAxis, timeAxis } from './axis/axis';
 import { type Fold, findFolds } from './axis/folds';
 import { Viewport } from './axis/viewport';
@@ -71,6 +72,8 @@ export class Session {
   /** Groups that a table row points at. */
   emphasis: ReadonlySet<number> | null = null;
   deviceIndex = -1;
+  /** A kernel that answers questions, while there is one. */
+  ask: AskChannel | null = null;
   /** Bytes that the scale reaches at least: another picture beside this one shares it. */
   floor: () => number = () => 0;
   #folds: Fold[] = [];

@@ -194,6 +194,7 @@ class Parts implements Page {
   constructor(root: HTMLElement, session: Session, options: ViewOptions) {
     this.#root = root;
     this.#session = session;
+    session.ask = options.ask ?? null;
     this.#standalone = options.standalone ?? false;
     const colours = coloursOf(root, root.dataset.theme === 'dark');
     this.#header = new HeaderView(session.document.header);

@@ -7,9 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpumem_magic._errors import BadUsageError
 from gpumem_magic.report import build
+from gpumem_magic.report.comparison import Comparison
 from gpumem_magic.report.container import decode
-from gpumem_magic.report.places import address_arrays
+from gpumem_magic.report.places import address_arrays, neighbours
+from gpumem_magic.report.questions import Questions
 from gpumem_magic.trace.model import Action
 from gpumem_magic.trace.reader import read_trace
 
@@ -67,3 +70,60 @@ def test_gaps_wider_than_32_bits_come_back():
 def test_addresses_that_no_such_allocator_gives_are_left_out():
     assert address_arrays(np.array([512, 513], np.uint64)) == {}
     assert address_arrays(np.zeros(3, np.uint64)) == {}
+
+
+@pytest.mark.parametrize("name", ["streams.c1", "mlp_train.c0"])
+def test_neighbours_are_those_of_a_walk_over_all_allocations(name):
+    report = build(read_trace(DATA / f"{name}.pickle.xz"))
+    device = report.devices[0]
+    lives, times = device.memory.lifetimes, device.memory.device.events.time_us
+    rows = list(
+        zip(
+            lives.address.tolist(),
+            lives.size.tolist(),
+            lives.alloc_event.tolist(),
+            lives.free_event.tolist(),
+            strict=True,
+        )
+    )
+    found = 0
+    for address, size, alloc, free in rows[:: max(1, len(rows) // 120)]:
+        told = neighbours(device, address, int(times[alloc]))
+        there = [r for r in rows if r[:3] != (address, size, alloc) and r[0] < address + size and address < r[0] + r[1]]
+        before = max((r for r in there if 0 <= r[3] < alloc), key=lambda r: r[3], default=None)
+        after = min((r for r in there if free >= 0 and r[2] > free), key=lambda r: r[2], default=None)
+        for expected, side in ((before, told["before"]), (after, told["after"])):
+            assert (side is None) == (expected is None)
+            if side is not None:
+                assert side["bytes"] == expected[1]
+                assert side["fromUs"] == int(times[expected[2]]) - device.start_us
+                found += 1
+    assert found > 20
+
+
+def test_an_unknown_address_is_an_answer_of_one_line():
+    device = build(read_trace(DATA / "streams.c0.pickle.xz")).devices[0]
+    with pytest.raises(BadUsageError, match="nothing is known of that address"):
+        neighbours(device, 1, None)
+
+
+def test_a_view_may_ask_the_kernel():
+    report = build(read_trace(DATA / "streams.c0.pickle.xz"))
+    device = report.devices[0]
+    event = int(device.memory.lifetimes.alloc_event[-1])
+    question = {
+        "kind": "place",
+        "id": 3,
+        "device": 0,
+        "address": float(device.memory.lifetimes.address[-1]),
+        "startUs": int(device.memory.device.events.time_us[event]),
+    }
+    answers: list[dict[str, object]] = []
+    Questions(report).answer(question, lambda reply, _buffers: answers.append(reply))
+    Questions(Comparison(report, report)).answer({**question, "device": 1}, lambda reply, _: answers.append(reply))
+    Questions(report).answer({**question, "device": 1}, lambda reply, _: answers.append(reply))
+    first, second, wrong = answers
+    assert first == second
+    assert first["error"] is None
+    assert set(first) >= {"before", "after"}
+    assert wrong["error"] == "no such device"

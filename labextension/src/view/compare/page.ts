@@ -232,7 +232,12 @@ export class ComparePage implements Page {
         if (!seen.has(key)) seen.set(key, { label: band.label, detail: band.detail, colour });
       }
     }
-    const entries = [...seen.values(), { label: 'others', detail: null, colour: colours.other }];
+    const more = this.#halves.some(({ session }) =>
+      session.banding.bands.some(
+        band => band.tone.kind === 'other' && band.groups.some(g => session.group(g).kind !== 'rounding')
+      )
+    );
+    const entries = [...seen.values(), ...(more ? [{ label: 'others', detail: null, colour: colours.other }] : [])];
     replace(
       this.#legend,
       ...entries.map(({ label, detail, colour }) => {

@@ -1,9 +1,10 @@
 /** One allocation: size, line, stack and life. */
 
-import { formatBytes } from '../format';
+import { nextId } from '../ask';
+import { formatBytes, formatDuration } from '../format';
 import type { Session, Source } from '../session';
 import { lifeOf, lifeText, stackList } from './describe';
-import { bdi, button, h } from './dom';
+import { bdi, button, h, replace } from './dom';
 import { stepNeighbour } from './picture';
 
 const STACK_PARTS = 24;
@@ -27,14 +28,57 @@ function placeFacts(session: Session, source: Source, lifetime: number): HTMLEle
         );
   // With sums of small ones, or for a stretch, others may have been there that are not known singly.
   const some = source.recording.rest === null && source.stretch === null ? '' : ' known singly';
+  const before = other(session, source, 'before it there', place.before, some);
+  const after = other(session, source, 'after it there', place.after, some);
+  if (some !== '') askKernel(session, source, lifetime, place.address, { before, after });
   return h(
     'div',
     { class: 'facts' },
     h('span', {}, 'address ', h('code', {}, `0x${place.address.toString(16)}`)),
     where,
-    other(session, source, 'before it there', place.before, some),
-    other(session, source, 'after it there', place.after, some)
+    before,
+    after
   );
+}
+
+interface Told {
+  bytes: number;
+  label: string;
+  cell: string | null;
+  fromUs: number | null;
+  toUs: number | null;
+}
+
+/** The kernel knows every allocation; what it says takes the place of what this document holds. */
+function askKernel(
+  session: Session,
+  source: Source,
+  lifetime: number,
+  address: number,
+  parts: { before: HTMLElement; after: HTMLElement }
+): void {
+  const { ask } = session;
+  if (ask === null) return;
+  const id = nextId();
+  const { fromUs } = lifeOf(source, lifetime);
+  const { startUs } = session.source.recording.device;
+  const end = ask.onReply(answer => {
+    if (answer.kind !== 'place' || answer.id !== id) return;
+    end();
+    if (answer.error !== null) return;
+    for (const side of ['before', 'after'] as const) {
+      const told = answer[side] as Told | null;
+      replace(parts[side], `${side} it there `, told === null ? h('b', {}, 'nobody') : h('b', {}, tellOther(told)));
+    }
+  });
+  const start = fromUs === null ? null : Math.round(startUs + fromUs);
+  if (!ask.send({ kind: 'place', id, device: session.deviceIndex, address, startUs: start })) end();
+}
+
+function tellOther({ bytes, label, cell, fromUs, toUs }: Told): string {
+  const from = fromUs === null ? 'before the recording' : formatDuration(fromUs);
+  const to = toUs === null ? 'its end' : formatDuration(toUs);
+  return `${formatBytes(bytes)} ${cell === null ? '' : `${cell} `}${label}, from ${from} to ${to}`;
 }
 
 function other(session: Session, source: Source, when: string, lifetime: number | null, some: string): HTMLElement {
