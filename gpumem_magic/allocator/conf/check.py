@@ -294,3 +294,8 @@ def _check_pairs(reading: _Reading) -> None:
             "garbage_collection_threshold acts only under a memory limit: "
             "call torch.cuda.set_per_process_memory_fraction(...) as well"
         )
+    if "garbage_collection_threshold" in settings and settings.get("expandable_segments") is not True:
+        reading.notes.append(
+            "garbage_collection_threshold also frees segments in the middle of a CUDA graph's capture, which then ends "
+            "with an error (seen with torch 2.11)"
+        )

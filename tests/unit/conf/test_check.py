@@ -114,7 +114,11 @@ def test_separators_people_write_are_named_once():
 def test_garbage_collection_without_a_limit_is_noted():
     assert any("memory limit" in note for note in check("garbage_collection_threshold:0.8", T211).notes)
     limited = check("per_process_memory_fraction:0.5,garbage_collection_threshold:0.8", T211)
-    assert limited.notes == ()
+    assert not any("memory limit" in note for note in limited.notes)
+    # Growing segments are never collected, so a capture is safe with them.
+    assert any("capture" in note for note in limited.notes)
+    growing = "per_process_memory_fraction:0.5,garbage_collection_threshold:0.8,expandable_segments:True"
+    assert check(growing, T211).notes == ()
 
 
 _PIECES = st.sampled_from([*"abTF:=,;[]> 0128.\n'\"", "True", "[256:1,>:4]", "0.8", *OPTIONS])
