@@ -6,6 +6,7 @@ import gc
 import sys
 import time
 import types
+from collections import deque
 from typing import TYPE_CHECKING
 
 from gpumem_magic.holders.edges import describe_chain
@@ -86,6 +87,8 @@ class _Above:
                     known.add(id(holder))
                     rest.append(holder)
             frontier = rest
+            if all(_cycle_above(target, self) is not None for target in targets):
+                return
 
     def look_at_everything(self) -> None:
         """Go through all objects once, for many targets."""
@@ -126,9 +129,9 @@ def _running_frames() -> set[int]:
 def _cycle_above(target: object, above: _Above) -> str | None:
     """Walk upwards from `target` until an object comes twice."""
     below: dict[int, tuple[object, object | None]] = {id(target): (target, None)}
-    pending = [target]
-    while pending:
-        value = pending.pop(0)
+    pending = deque([target])
+    while pending and len(below) < _MOST_ABOVE:
+        value = pending.popleft()
         for holder in above.holders(value):
             if id(holder) in below:
                 cycle = _path_down(holder, value, below)

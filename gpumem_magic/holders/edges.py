@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Describe = Callable[[Any, object], "str | None"]
 
-__all__ = ["describe_chain", "describe_edge", "plain_attributes"]
+__all__ = ["describe_chain", "describe_edge", "key_text", "plain_attributes"]
 
 _SHORT = 40
 
@@ -38,14 +38,14 @@ def plain_attributes(value: Any) -> dict[str, object]:
     return found
 
 
-def _key(key: object) -> str:
+def key_text(key: object) -> str:
     """Write a key; only plain keys are shown, since a tensor's repr is long and may run code."""
     if type(key) is str:
         return repr(key) if len(key) <= _SHORT else repr(key[:_SHORT] + "…")
     if key is None or type(key) in {int, float, bool, bytes}:
         return repr(key)
     if type(key) is tuple and len(key) <= 3:
-        return "(" + ", ".join(map(_key, key)) + ")"
+        return "(" + ", ".join(map(key_text, key)) + ")"
     return f"<{type(key).__name__}>"
 
 
@@ -68,7 +68,7 @@ def describe_edge(parent: Any, child: object) -> str:
 def _describe_dict(parent: dict[object, object], child: object) -> str | None:
     for key, value in list(dict.items(parent)):
         if value is child:
-            return f"[{_key(key)}]"
+            return f"[{key_text(key)}]"
         if key is child:
             return " (a key)"
     return None
@@ -153,7 +153,7 @@ def _describe_cache(_parent: object, _child: object) -> str:
 
 
 _DESCRIBE: dict[type, Describe] = {
-    type(functools.lru_cache(_key)): _describe_cache,
+    type(functools.lru_cache(key_text)): _describe_cache,
     dict: _describe_dict,
     list: _describe_sequence,
     tuple: _describe_sequence,

@@ -24,6 +24,7 @@ __all__ = ["is_still_there", "who_holds"]
 # Walking every imported library takes most of a second in a process with torch: not for a rest of a few constants.
 _MODULE_SHARE = 0.01
 
+_CHECK_CLOCK_EVERY = 256
 # What is left of the unnamed bytes below this share is not looked for.
 _CRUMBS = 0.001
 # Each asks the collector about all objects of the process, some 30 ms.
@@ -149,7 +150,10 @@ class _Scan:
         return entry
 
     def _name_reached(self) -> None:
-        for tensor in self._walk.tensors:
+        for number, tensor in enumerate(self._walk.tensors):
+            if number % _CHECK_CLOCK_EVERY == 0 and self._over():
+                self._walk.cut = True
+                return
             entry = self._entry(tensor)
             if entry is None:
                 continue
@@ -180,7 +184,10 @@ class _Scan:
 
     def _name_saved(self) -> None:
         """Attribute what graphs saved to the tensors that keep the graphs."""
-        for tensor in list(self._walk.tensors):
+        for number, tensor in enumerate(list(self._walk.tensors)):
+            if number % _CHECK_CLOCK_EVERY == 0 and self._over():
+                self._walk.cut = True
+                return
             reached = self._walk.path_to(tensor)
             if reached is None:
                 continue

@@ -12,7 +12,7 @@ import types
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from gpumem_magic.holders.edges import describe_chain
+from gpumem_magic.holders.edges import describe_chain, key_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,6 +33,8 @@ _LEAVES = frozenset(
     }
 )
 _CHECK_CLOCK_EVERY = 512
+# Looking for a child in a longer list costs more than an index of it, when it holds many.
+_LONG = 32
 
 
 class Walk:
@@ -55,6 +57,8 @@ class Walk:
         self._tensors = tensors
         self._parent: dict[int, int] = {}
         self._stop: set[int] = set()
+        self._paths: dict[int, tuple[Root, str]] = {}
+        self._positions: dict[int, dict[int, str]] = {}
 
     def keep_out(self, values: Iterable[object]) -> None:
         """Never enter these objects (namespaces themselves, our own structures)."""
@@ -114,13 +118,29 @@ class Walk:
 
     def path_to(self, value: object) -> tuple[Root, str] | None:
         """Return the root and the path that reach `value`, or None when it was not reached."""
-        if id(value) not in self.visited:
-            return None
+        known = self._paths.get(id(value))
+        if known is not None or id(value) not in self.visited:
+            return known
         chain = [value, *self.parents(value)][::-1]
         root = self.roots_of[id(chain[0])][0]
-        return root, describe_chain(root.label, chain, self._describe)
+        found = self._paths[id(value)] = root, describe_chain(root.label, chain, self._describe)
+        return found
+
+    def _position(self, parent: Any, child: object) -> str | None:
+        """Return where in a long list, tuple or dict a child is, by an index that is made once."""
+        known = self._positions.get(id(parent))
+        if known is None:
+            pairs = dict.items(parent) if type(parent) is dict else enumerate(parent)
+            # The first one counts, as in a search.
+            known = self._positions[id(parent)] = {id(item): key_text(key) for key, item in reversed(list(pairs))}
+        text = known.get(id(child))
+        return None if text is None else f"[{text}]"
 
     def _describe(self, parent: Any, child: object) -> str | None:
+        if type(parent) in {list, tuple} and len(parent) > _LONG:
+            return self._position(parent, child)
+        if type(parent) is dict and len(parent) > _LONG and not self._has_tensor_keys(parent):
+            return self._position(parent, child)
         if issubclass(type(parent), dict):
             for key, value in list(dict.items(parent)):
                 # An optimizer's state is keyed by the parameter itself: its own path says which.
@@ -128,6 +148,9 @@ class Walk:
                     reached = self.path_to(key)
                     return f"[{reached[1]}]" if reached is not None else None
         return self._tensors.describe(parent, child)
+
+    def _has_tensor_keys(self, mapping: dict[Any, Any]) -> bool:
+        return self._tensors.is_tensor(type(next(iter(mapping), None)))
 
     def parents(self, value: object) -> list[object]:
         """Return the objects between a root and `value`, nearest first."""
