@@ -3,11 +3,11 @@
 import type { AskChannel } from '../ask';
 import type { Device } from '../document';
 import { type Colours, toneColour } from '../draw/palette';
-import { formatBytes, formatCount, formatMoment, formatShare } from '../format';
+import { formatBytes, formatCount, formatMoment } from '../format';
 import { type Band, makeBanding } from '../model/bands';
 import type { Session } from '../session';
-import { bdi, button, h, replace } from '../ui/dom';
-import { bytesCell, drawTable, type TableSpec } from '../ui/rows';
+import { button, h, replace } from '../ui/dom';
+import { drawTable } from '../ui/rows';
 import type { ExtraTab } from '../ui/tables';
 import { MapCanvas } from './canvas';
 import type { SegmentMoment } from './document';
@@ -22,9 +22,9 @@ import {
   sentenceOf
 } from './model';
 import { MapSource } from './source';
+import { pinSpec, segmentTable } from './tables';
 
 const MOST_ROWS = 200;
-const MOST_PINS = 12;
 const ZOOMS = [1, 2, 4, 8, 16, 32] as const;
 const ORDERS: Record<Order, string> = { waste: 'most waste first', size: 'largest first', address: 'address' };
 
@@ -383,96 +383,19 @@ export class SegmentsTab implements ExtraTab {
   }
 
   #pinTable(segments: readonly Segment[], colours: Colours): HTMLElement {
-    const pins = pinsOf(segments);
-    const most = pins[0]?.pinned ?? 0;
-    const { groups } = this.#session.source.recording.device;
-    const total = pins.reduce((sum, pin) => ({ bytes: sum.bytes + pin.bytes, blocks: sum.blocks + pin.blocks }), {
-      bytes: 0,
-      blocks: 0
-    });
-    const wasted = segments.reduce((sum, segment) => sum + segment.waste, 0);
-    const rest = pins.length - MOST_PINS;
-    const spec: TableSpec = {
-      caption: 'Who keeps free memory from going back',
-      heads: ['pins', 'with', 'blocks', 'segments'],
-      rows: pins.slice(0, MOST_PINS).map(pin => {
-        const group = pin.group === null ? undefined : groups[pin.group];
-        return {
-          group: pin.group,
-          label: group?.label ?? 'unknown owner',
-          source: group?.source ?? null,
-          note: group?.reason ?? null,
-          cell: group?.cell ?? null,
-          cells: [
-            bytesCell(pin.pinned, true),
-            bytesCell(pin.bytes),
-            { text: formatCount(pin.blocks) },
-            { text: formatCount(pin.segments) }
-          ],
-          bar: most > 0 ? pin.pinned / most : 0
-        };
-      }),
-      total: {
-        label: `free and pinned, in all${rest > 0 ? `; ${formatCount(rest)} more owners` : ''}`,
-        cells: [
-          bytesCell(wasted),
-          bytesCell(total.bytes),
-          { text: formatCount(total.blocks) },
-          { text: formatCount(segments.length) }
-        ]
-      }
-    };
-    return drawTable(this.#session, spec, colours, this.#pinned);
+    return drawTable(this.#session, pinSpec(this.#session, segments), colours, this.#pinned);
   }
 
   /** The map's twin for those who cannot see it. */
   #showAll(): void {
     const [summary] = this.#all.children;
-    if (!this.#all.open) {
-      replace(this.#all, summary);
-      return;
-    }
-    const rows = this.#shown.slice(0, MOST_ROWS).map(segment => {
-      const pin = pinsOf([segment])[0];
-      const most = pin === undefined ? 'nothing' : this.#nameOf(pin.group);
-      const n = (text: string): HTMLElement => h('td', { class: 'n' }, text);
-      return h(
-        'tr',
-        {},
-        h('td', { class: 'code' }, segment.address),
-        n(formatBytes(segment.mapped)),
-        n(formatBytes(segment.active)),
-        n(formatShare(segment.active, segment.mapped)),
-        n(formatBytes(segment.waste)),
-        n(formatBytes(segment.returnable)),
-        h(
-          'td',
-          {},
-          `${segment.small ? 'small' : 'large'}${segment.expandable ? ', expandable' : ''}${segment.private ? ', private' : ''}${segment.stream === 0 ? '' : `, stream ${segment.stream}`}`
-        ),
-        h('td', {}, bdi(most))
-      );
-    });
-    const heads = ['segment', 'size', 'in use', 'share', 'pinned free', 'returnable', 'kind', 'most of it by'];
+    const rows = this.#all.open ? this.#shown.slice(0, MOST_ROWS) : [];
     const more = this.#shown.length - rows.length;
     replace(
       this.#all,
       summary,
-      h(
-        'div',
-        { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'All segments' },
-        h(
-          'table',
-          {},
-          h(
-            'thead',
-            {},
-            h('tr', {}, ...heads.map((head, k) => h('th', { scope: 'col', class: k > 0 && k < 6 ? 'n' : null }, head)))
-          ),
-          h('tbody', {}, ...rows)
-        )
-      ),
-      more > 0 ? h('p', {}, `${formatCount(more)} more; "copy table" in the menu takes all.`) : null
+      rows.length === 0 ? null : segmentTable(rows, group => this.#nameOf(group)),
+      rows.length > 0 && more > 0 ? h('p', {}, `${formatCount(more)} more; "copy table" in the menu takes all.`) : null
     );
   }
 
