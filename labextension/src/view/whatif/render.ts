@@ -169,19 +169,21 @@ export function paste(answer: WhatIf): HTMLElement | null {
   );
 }
 
+/** A call that leaves no event; on an H200 it was the only cause of wrong predictions. */
+const UNSEEN =
+  'An empty_cache() that gave nothing back leaves no event in a recording. Under another setting it may give something back.';
+
 export function sure(answer: WhatIf): HTMLElement {
   const rest = answer.warnings.filter(warning => !answer.confidence.includes(warning));
   return h(
     'div',
     {},
     h('p', { class: `sure${answer.exact ? '' : ' less'}` }, bdi(`${sentence(answer.confidence)}.`)),
-    rest.length === 0
-      ? null
-      : h(
-          'details',
-          {},
-          h('summary', {}, 'What lowers the certainty'),
-          ...rest.map(warning => h('div', {}, bdi(warning)))
-        )
+    h(
+      'details',
+      {},
+      h('summary', {}, 'What it cannot know'),
+      ...[...rest, UNSEEN].map(warning => h('div', {}, bdi(warning)))
+    )
   );
 }
