@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpumem_magic._format import format_bytes, visible
 from gpumem_magic.report.purposes import by_category, by_module
-from gpumem_magic.report.wording import format_share
+from gpumem_magic.report.wording import format_share, label_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +42,7 @@ def image_tag(png: bytes, sentence: str, width: int) -> str:
 def _row(device: DeviceAnalysis, row: Row, total: int) -> str:
     group = device.groups[row.group]
     share = escape(format_share(row.bytes, total))
-    place = escape(group.label)
+    place = escape(label_of(device, group))
     if group.file is not None and group.kind == "frame":
         place = f'<span title="{escape(group.file)}">{place}</span>'
     detail = ""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpumem_magic._format import format_bytes, visible
 from gpumem_magic.report.purposes import by_category, by_module
-from gpumem_magic.report.wording import format_share, numbers, table_title
+from gpumem_magic.report.wording import format_share, label_of, numbers, table_title
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,7 +106,7 @@ def _has_rtl(text: str) -> bool:
 
 def _table(device: DeviceAnalysis, shown: Sequence[Row], total: int, width: int) -> list[str]:
     lines: list[str] = []
-    labels = [visible(device.groups[row.group].label) for row in shown]
+    labels = [visible(label_of(device, device.groups[row.group])) for row in shown]
     label_width = min(max(map(display_width, labels), default=0), 34)
     details = [
         visible(" ".join((device.groups[row.group].source or device.groups[row.group].reason or "").split()))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from gpumem_magic._format import format_bytes, format_count, format_duration, format_share
 
 if TYPE_CHECKING:
-    from gpumem_magic.analysis.model import Analysis, DeviceAnalysis
+    from gpumem_magic.analysis.model import Analysis, DeviceAnalysis, Group
 
-__all__ = ["WIDTH", "format_share", "numbers", "table_title"]
+__all__ = ["WIDTH", "format_share", "label_of", "numbers", "table_title"]
 
 # CSS pixels of the picture: a notebook's output area is 800 to 1100 wide.
 WIDTH = 900
@@ -50,6 +50,13 @@ def numbers(analysis: Analysis, device: DeviceAnalysis) -> list[str]:
     if device.events:
         parts.append(f"{format_count(device.events)} events")
     return parts
+
+
+def label_of(device: DeviceAnalysis, group: Group) -> str:
+    """Return a group's label, with its cell where another one of the device is called the same."""
+    if group.cell is None or sum(other.label == group.label for other in device.groups) < 2:
+        return group.label
+    return f"{group.cell} {group.label}"
 
 
 def table_title(device: DeviceAnalysis) -> str:

@@ -11,6 +11,7 @@ from gpumem_magic.allocator.cut import cut
 from gpumem_magic.analysis import analyse, analyse_trace
 from gpumem_magic.analysis.notebook import Run, notebook_analysis
 from gpumem_magic.recording.model import Cell, Outcome, Recording, SourceKind
+from gpumem_magic.report import Report
 from gpumem_magic.report.container import decode
 from gpumem_magic.report.document import view_document
 from gpumem_magic.trace.reader import read_trace
@@ -98,7 +99,15 @@ def test_the_document_names_the_cells_and_holds_together():
         assert [cell["title"] for cell in header["cells"]] == ["In [1]", "In [2]", "In [3]"]
         assert [cell["cellId"] for cell in header["cells"]] == ["id1", "id2", "id3"]
         assert arrays["d0.span"].size == header["devices"][0]["timeline"]["lifetimes"]
-    assert analysis.sentence.startswith("3 measured runs: peak 710 MiB, reached by In [1], workloads.py:22 mlp_train; 65.0 MiB")
+    assert analysis.sentence.startswith(
+        "3 measured runs: peak 710 MiB, reached by In [1], workloads.py:22 mlp_train; 65.0 MiB"
+    )
+
+
+def test_text_tells_equal_lines_of_several_cells_apart():
+    text = Report(notebook_analysis(cells("leak_losses.c0", 3))).to_text(20)
+    assert "In [1] workloads.py:113 leak_losses" in text
+    assert "In [2] workloads.py:113 leak_losses" in text
 
 
 def test_nothing_measured_is_said():
