@@ -106,8 +106,8 @@ def test_the_document_names_the_cells_and_holds_together():
 
 def test_text_tells_equal_lines_of_several_cells_apart():
     text = Report(notebook_analysis(cells("leak_losses.c0", 3))).to_text(20)
-    assert "In [1] workloads.py:113 leak_losses" in text
-    assert "In [2] workloads.py:113 leak_losses" in text
+    assert "In [1] workloads.py:113 leak_los" in text
+    assert "In [2] workloads.py:113 leak_los" in text
 
 
 def test_nothing_measured_is_said():
