@@ -121,6 +121,7 @@ class Model(Cache):
         self._held = [0] * len(program.requested)
         self._pending: dict[int, None] = {}
         self._is_capturing = False
+        self._freed_pairs: list[int] = []
         default = [index for index, (pool, _) in enumerate(program.groups) if pool == (0, 0)]
         default.sort(key=lambda index: program.groups[index][1])
         # While a private pool is in use the cache is not given back for a request.
@@ -267,6 +268,8 @@ class Model(Cache):
             self._release_all()
         elif code == Op.FAIL:
             self._fail(number)
+        elif code == Op.FREE_POOL:
+            self._freed_pairs.append(number)
         else:
             self._is_capturing = code == Op.BEGIN_CAPTURE
 
@@ -354,16 +357,22 @@ class Model(Cache):
     def _release_all(self) -> None:
         """Give back every cached block that is a whole segment, and whole pages of expandable segments."""
         for small in (0, 1):
-            groups = [group for group in self._releasable if group & 1 == small]
-            mapped = []
-            for group in groups:
-                for start, size in [(key & MASK, key >> SHIFT) for key in self._lists[group]]:
-                    if self._segments.get(start) == size:
-                        self._release_segment(start, size, group)
-                    elif self.settings.expandable_segments if not self._is_mixed else not self._is_native(start):
-                        mapped.append((start, size, group))
-            for start, size, group in mapped:
-                self._unmap(start, size, group)
+            self._release_groups([group for group in self._releasable if group & 1 == small])
+        for pair in self._freed_pairs:
+            self._release_groups([2 * pair + 1])
+            self._release_groups([2 * pair])
+
+    def _release_groups(self, groups: Sequence[int]) -> None:
+        """Give back what is whole in the lists of one pool."""
+        mapped = []
+        for group in groups:
+            for start, size in [(key & MASK, key >> SHIFT) for key in self._lists[group]]:
+                if self._segments.get(start) == size:
+                    self._release_segment(start, size, group)
+                elif self.settings.expandable_segments if not self._is_mixed else not self._is_native(start):
+                    mapped.append((start, size, group))
+        for start, size, group in mapped:
+            self._unmap(start, size, group)
 
     def _release_oversize(self, size: int, group: int) -> bool:
         """Give back blocks that are too large to be split, as many as the request needs."""

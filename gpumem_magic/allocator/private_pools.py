@@ -10,10 +10,13 @@ from gpumem_magic.allocator.ranges import within
 from gpumem_magic.trace.model import Action
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpumem_magic.allocator.history import History
+    from gpumem_magic.allocator.releases import Release
     from gpumem_magic.trace.model import DeviceTrace, Segment
 
-__all__ = ["PoolUse", "pool_uses", "pools_of"]
+__all__ = ["PoolUse", "freed_pools", "pool_uses", "pools_of"]
 
 
 class PoolUse(NamedTuple):
@@ -67,6 +70,26 @@ def pool_uses(device: DeviceTrace, history: History, pools: list[tuple[int, int]
             edges = np.flatnonzero(np.diff(stretch)) + 1
             uses += [PoolUse(pool, stream, int(part[0]), int(part[-1])) for part in np.split(mine, edges)]
     return sorted(uses, key=lambda use: use.first)
+
+
+def freed_pools(device: DeviceTrace, releases: Sequence[Release]) -> list[tuple[int, tuple[int, int]]]:
+    """Find private pools that nobody held any more: their segments are released with the cache (recorded from 2.12 on).
+
+    Returns
+    -------
+    list
+        (event, pool): the first event of the burst in which the first segment of a pool is released.
+    """
+    events = device.events
+    released = (events.action == Action.SEGMENT_FREE) | (events.action == Action.SEGMENT_UNMAP)
+    found: dict[tuple[int, int], int] = {}
+    for one in releases:
+        burst = np.arange(one.first, one.last + 1)
+        for number in np.unique(events.pool[burst][released[burst]]).tolist():
+            # Under a limit a request may release oversize segments of the pool that it uses.
+            if number >= 0 and device.pool_ids[number] != (0, 0) and not (one.is_ladder and not one.is_whole):
+                found.setdefault(device.pool_ids[number], one.first)
+    return [(event, pool) for pool, event in found.items()]
 
 
 def _created(device: DeviceTrace, segment: Segment) -> int:

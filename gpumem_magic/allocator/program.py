@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from gpumem_magic.allocator.private_pools import pool_uses, pools_of
+from gpumem_magic.allocator.private_pools import freed_pools, pool_uses, pools_of
 from gpumem_magic.allocator.releases import find_releases
 from gpumem_magic.trace.model import Action
 
@@ -45,6 +45,7 @@ class Op(enum.IntEnum):
     BEGIN_CAPTURE = 6
     END_CAPTURE = 7
     HIDDEN_EMPTY_CACHE = 8  # as EMPTY_CACHE; it released nothing under the recorded setting
+    FREE_POOL = 9  # nobody holds a private pool any more; the argument is an index into `Program.groups`
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,14 @@ def extract(
     extra: list[tuple[int, int, int]] = [
         (one.first, Op.EMPTY_CACHE, 0) for one in releases if one.asked or Doubt(one.first, "emptied") in turned
     ]
+    extra += [
+        (event, Op.FREE_POOL, index)
+        for event, pool in freed_pools(device, releases)
+        for (of, _), index in tuple(groups.items())
+        if of == pool
+    ]
+    # A pool is free before the cache is emptied.
+    extra.sort(key=lambda one: (one[0], one[1] != Op.FREE_POOL))
     uses = pool_uses(device, history, pools)
     failed: list[tuple[int, int]] = []
     for event in np.flatnonzero(events.action == Action.OOM).tolist():

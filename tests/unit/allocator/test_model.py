@@ -13,6 +13,7 @@ from gpumem_magic.allocator.lab import Lab
 from gpumem_magic.allocator.model import Model
 from gpumem_magic.allocator.program import Op, Program
 from gpumem_magic.allocator.settings_model import MIB, AllocatorSettings
+from gpumem_magic.trace.convert import from_snapshot
 from gpumem_magic.trace.model import Events
 
 GIB = 2**30
@@ -298,3 +299,26 @@ def test_recordings_that_begin_late_are_repeated_too(recording, share, load):
     # Where a block's size had to be assumed, the model may part from the recording, and says so.
     assert lab.first_deviation is None or not lab.history.exact
     assert lab.exact == (lab.history.exact and lab.first_deviation is None)
+
+
+def test_a_private_pool_that_nobody_holds_goes_with_the_cache():
+    # As torch 2.12 records it: with the pool of every event.
+    def event(action, addr, size, pool, **more):
+        return {"action": action, "addr": addr, "size": size, "stream": 0, "time_us": 1, "pool_id": pool, **more}
+
+    base, graph, default = 1 << 40, (3, 0), (0, 0)
+    events = [
+        event("segment_alloc", base, 20 * MIB, graph),
+        event("alloc", base, 5 * MIB, graph),
+        event("segment_alloc", base + 20 * MIB, 20 * MIB, default),
+        event("alloc", base + 20 * MIB, 5 * MIB, default),
+    ]
+    for at, pool in ((base, graph), (base + 20 * MIB, default)):
+        events += [event("free_requested", at, 5 * MIB, pool), event("free_completed", at, 5 * MIB, pool)]
+    # The graph was deleted before the cache was emptied: the default pool goes first.
+    events += [event("segment_free", base + 20 * MIB, 20 * MIB, default), event("segment_free", base, 20 * MIB, graph)]
+    trace = from_snapshot({"segments": [], "device_traces": [events], "allocator_settings": {}})
+    lab = Lab(trace, trace.devices[0])
+    assert lab.exact, lab.first_deviation
+    # Blocks of the two pools never served each other, under any setting.
+    assert lab.predict(AllocatorSettings(expandable_segments=True)).expected == 40 * MIB
