@@ -122,7 +122,7 @@ def _with_growth(
 ) -> DeviceAnalysis:
     """Add what grew, and who holds what stayed."""
     try:
-        scene = Scene(recording.cell, recording.marks, lambda *place: context.namer.line(*place)[1])
+        scene = Scene(recording.cell, recording.marks, lambda *place: context.namer.line(*place)[1], recording.calls)
         growth = find_growth(trace, device, context.placement, scene, truncated=recording.truncated)
         if holders is None:
             return replace(device, growth=growth)

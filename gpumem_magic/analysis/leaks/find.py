@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gpumem_magic.analysis.leaks.evidence import Shape, Survivors, judge, regrown
-from gpumem_magic.analysis.leaks.loops import find_loops, iteration_starts, lines_in_scope
+from gpumem_magic.analysis.leaks.loops import adds_to_itself, find_loops, iteration_starts, lines_in_scope
 from gpumem_magic.analysis.leaks.model import Growth, Leak, LeakLine
 from gpumem_magic.analysis.leaks.period import repetitions
 from gpumem_magic.analysis.leaks.words import leak_sentence, once_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpumem_magic.analysis.leaks.loops import Loop
     from gpumem_magic.analysis.leaks.model import LeakKind, Once
     from gpumem_magic.analysis.model import DeviceAnalysis, Group
-    from gpumem_magic.recording.model import Cell, Marks
+    from gpumem_magic.recording.model import Calls, Cell, Marks
     from gpumem_magic.trace.model import DeviceTrace
 
 __all__ = ["Scene", "find_growth"]
@@ -35,6 +35,8 @@ _MOST_ADDRESSES = 4096
 _ONCE_SHARE, _ONCE_BYTES = 0.02, 1 << 20
 # Growth below all of these is noted, not told: 5 % of the cell's own peak, and 1 MiB an iteration.
 _TOLD_SHARE, _TOLD_BYTES = 0.05, 1 << 20
+# In all, less than this is nobody's trouble: token numbers, a list of losses.
+_TOLD_LEAST = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,14 @@ class Scene:
         Line marks, or None.
     name
         Names a line of code: (file, line, function) → its group.
+    calls
+        Which of torch's calls was under way, or None where that is not known.
     """
 
     cell: Cell | None
     marks: Marks | None
     name: Callable[[str, int, str], Group]
+    calls: Calls | None = None
 
     def loops(self) -> tuple[Loop, ...]:
         """Return the loops of all cells whose code may have run, this cell's first."""
@@ -63,6 +68,21 @@ class Scene:
         sources = dict.fromkeys(self.cell.filenames, self.cell.source)
         sources |= {name: source for name, (_, source) in self.cell.others.items() if name not in sources}
         return tuple(loop for name, source in sources.items() if name in seen for loop in find_loops(name, source))
+
+    def is_depth(self, loop: Loop, starts: NDArray[np.int64]) -> bool:
+        """Tell whether a loop runs inside a module's call: over the layers of a model, which keeps them for backward.
+
+        That a forward's memory grows with its depth is no growth in time: a loop around the forward shows that.
+        """
+        if self.calls is None:
+            return loop.scope == "forward"
+        if loop.scope == "<module>" or not len(self.calls.time_us) or not len(starts):
+            return False
+        idents, counts = np.unique(self.calls.thread, return_counts=True)
+        own = self.calls.thread == idents[int(np.argmax(counts))]
+        is_module = np.array([*(any(one[0] == "module" for one in stack) for stack in self.calls.places), False])
+        inside = np.concatenate([[False], is_module[self.calls.place[own]]])
+        return bool(inside[np.searchsorted(self.calls.time_us[own], starts, "right")].mean() > 0.5)
 
     def calls_a_loop(self, group: Group) -> bool:
         """Tell whether a line calls a function of the notebook in which a loop stands, whose lines are not known."""
@@ -179,6 +199,8 @@ def find_growth(
             starts = iteration_starts(marks, loop, turns.lines)
             if truncated and len(lives.began):
                 starts = starts[starts >= lives.time_us[lives.began[0]]]
+            if scene.is_depth(loop, starts):
+                continue
             most = max(most, len(starts))
             found = _in_loop(turns._replace(starts=starts), lives, scene)
             judged.append((_Where(device.key, scene.name(loop.file, loop.header, loop.scope), len(starts)), found))
@@ -199,6 +221,10 @@ def _ordered(leaks: Sequence[Leak]) -> tuple[Leak, ...]:
 
 
 def _is_told(leak: Leak, device: DeviceAnalysis) -> bool:
+    if leak.bytes < _TOLD_LEAST:
+        return False
+    if leak.kind == "regrown" and not any(adds_to_itself(line.group.source or "") for line in leak.lines):
+        return False
     own = (device.headline.allocated_peak or 0) - (device.headline.allocated_before or 0)
     return leak.bytes >= _TOLD_SHARE * max(own, 1) or leak.bytes_per_iteration >= _TOLD_BYTES
 

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
     from gpumem_magic.recording.model import Marks
 
-__all__ = ["Loop", "find_loops", "iteration_starts", "lines_in_scope", "parse_cell"]
+__all__ = ["Loop", "adds_to_itself", "find_loops", "iteration_starts", "lines_in_scope", "parse_cell"]
 
 _MOST_BLANKED = 50
+_JOINS = ("cat(", "concat", "stack(", "pad(", "append(")
 
 
 class Loop(NamedTuple):
@@ -85,6 +86,27 @@ def _loops(file: str, node: ast.AST, scope: str) -> Iterator[Loop]:
                 first_end = (first.end_lineno if again else None) or first.lineno
                 yield Loop(file, scope, child.lineno, first.lineno, first_end, end)
         yield from _loops(file, child, inner)
+
+
+def adds_to_itself(line: str) -> bool:
+    """Tell whether a line makes something anew out of itself: ``cache = torch.cat([cache, key])``.
+
+    Of a line that cannot be read by itself, that is not known, and taken as so where it joins tensors.
+    """
+    try:
+        statements = ast.parse(line.strip()).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return any(word in line for word in _JOINS)
+    for statement in statements:
+        if isinstance(statement, ast.AugAssign):
+            return True
+        if isinstance(statement, ast.Assign):
+            names = {ast.unparse(target) for target in statement.targets}
+            if any(isinstance(node, ast.expr) and ast.unparse(node) in names for node in ast.walk(statement.value)):
+                return True
+        elif any(word in line for word in _JOINS):
+            return True
+    return False
 
 
 def lines_in_scope(places: Sequence[tuple[tuple[str, int, str], ...]], file: str, scope: str) -> NDArray[np.int64]:
