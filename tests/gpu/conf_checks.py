@@ -111,3 +111,44 @@ def check_conf_variable_that_wins() -> str:
     if outcome != "takes" or settings["max_split_size"] != wanted:
         raise AssertionError(f"said {said.variable} ({wanted}), was {settings.get('max_split_size')} {outcome} {last}")
     return f"{said.variable} wins on torch {version}"
+
+
+def check_conf_in_a_session() -> str:
+    """Which cell was too late, that the call which is named works, and what torch resets that it does not name."""
+    from IPython.core.interactiveshell import InteractiveShell
+    from IPython.utils.capture import capture_output
+    from shared import torch_with_cuda
+
+    shell = InteractiveShell.instance()
+
+    def run(cell: str) -> str:
+        with capture_output() as captured:
+            result = shell.run_cell(cell, store_history=True)
+        assert result.success, cell
+        return str(captured.stdout)
+
+    for name in [name for name in os.environ if "ALLOC_CONF" in name]:
+        del os.environ[name]
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "max_split_size_mb:64"
+    run("%load_ext gpumem_magic")
+    run("import torch")
+    assert "CUDA is not in use" in run("%gpumem_conf")
+    run("torch.ones(1, device='cuda')")  # cell 4
+    told = run("%gpumem_conf")
+    assert "in force: max_split_size_mb:64, as PYTORCH_CUDA_ALLOC_CONF says" in told, told
+    run("import os; os.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'roundup_power2_divisions:4'")  # cell 6
+    told = run("%gpumem_conf")
+    assert "was set in cell 6, and torch had read it when CUDA was first used, in cell 4" in told, told
+    (line,) = [line for line in told.splitlines() if "or now, in this kernel:" in line]
+    run(line.partition("kernel: ")[2])
+    torch = torch_with_cuda()
+    settings = torch.cuda.memory._snapshot()["allocator_settings"]
+    assert settings["max_split_size"] == 64 << 20, settings
+    assert settings["roundup_power2_divisions"]["1"] == 4, settings
+    torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
+    after = torch.cuda.memory._snapshot()["allocator_settings"]
+    assert after["max_split_size"] == -1, after
+    assert after["roundup_power2_divisions"]["1"] in {0, 1}, after
+    torch._C._accelerator_setAllocatorSettings("max_split_size_mb:64")
+    assert torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"] is True
+    return line.strip()
