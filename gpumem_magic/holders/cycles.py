@@ -18,6 +18,8 @@ __all__ = ["closure_above", "find_cycles"]
 
 # The collector compares every reference of the process with each object that it is asked about.
 _FEW = 32
+# From so many on, going once through all objects is the shorter way.
+_MANY = 640
 # A cycle of more objects than this is not found; without a bound, the search climbs through every library.
 _MOST_ABOVE = 400
 
@@ -46,8 +48,9 @@ def find_cycles(
     """
     skip = {*map(id, own), id(targets), id(own), *reached, *_running_frames()}
     above = _Above(skip, deadline)
-    if len(targets) <= _FEW:
-        above.look(targets)
+    if len(targets) <= _MANY:
+        for first in range(0, len(targets), _FEW):
+            above.look(targets[first : first + _FEW])
     else:
         above.look_at_everything()
     return {id(target): path for target in targets if (path := _cycle_above(target, above)) is not None}
@@ -71,6 +74,7 @@ class _Above:
     def look(self, targets: Sequence[object]) -> None:
         """Ask the collector who refers to the targets, to those, and so on upwards: milliseconds a level."""
         frontier = list(targets)
+        self._skip.add(id(targets))
         known = set(map(id, frontier))
         for value in frontier:
             self.objects[id(value)] = value

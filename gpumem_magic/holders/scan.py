@@ -25,6 +25,8 @@ __all__ = ["is_still_there", "who_holds"]
 _MODULE_SHARE = 0.01
 
 _CHECK_CLOCK_EVERY = 256
+# Of the budget; what it reached is named in the rest.
+_WALK_SHARE = 0.7
 # What is left of the unnamed bytes below this share is not looked for.
 _CRUMBS = 0.001
 # Each asks the collector about all objects of the process, some 30 ms.
@@ -98,7 +100,7 @@ class _Scan:
         self._started = started
         self._budget = budget
         deadline = started + budget
-        self._walk = Walk(deadline, torch)
+        self._walk = Walk(started + _WALK_SHARE * budget, torch)
         self._graph = GraphWalk(torch, deadline)
         self._found: dict[StorageKey, _Found] = {}
         self._graphs: dict[str, list[tuple[str, int]]] = {}

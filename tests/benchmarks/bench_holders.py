@@ -18,6 +18,7 @@ from gpumem_magic.holders import who_holds
 
 OBJECTS, TENSORS = 100_000, 5_000
 ROUNDS = 7
+BUDGET = 2.0  # seconds: the default of %gpumem_who
 
 
 class Record:
@@ -42,13 +43,14 @@ def timed(label: str, shell: Any, **options: Any) -> None:
     seconds, scan = [], None
     for _ in range(ROUNDS):
         began = time.perf_counter()
-        scan = who_holds(shell, budget=30.0, **options)
+        scan = who_holds(shell, budget=BUDGET, **options)
         seconds.append(time.perf_counter() - began)
     assert scan is not None
     named = sum(storage.holders[0].kind.name != "UNKNOWN" for storage in scan.storages)
     print(
         f"{label:34} median {statistics.median(seconds):.3f} s, from {min(seconds):.3f} to {max(seconds):.3f} s; "
         f"{scan.objects:,} objects, {named:,} of {len(scan.storages):,} storages named"
+        + (f"; {scan.cut}" if scan.cut else "")
     )
 
 
