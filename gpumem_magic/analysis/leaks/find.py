@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gpumem_magic.analysis.leaks.evidence import Shape, Survivors, judge, regrown
-from gpumem_magic.analysis.leaks.loops import adds_to_itself, find_loops, iteration_starts, lines_in_scope
+from gpumem_magic.analysis.leaks.loops import adds_to_itself, ends_a_run, find_loops, iteration_starts, lines_in_scope
 from gpumem_magic.analysis.leaks.model import Growth, Leak, LeakLine
 from gpumem_magic.analysis.leaks.period import repetitions
 from gpumem_magic.analysis.leaks.words import leak_sentence, once_of
@@ -151,11 +151,12 @@ class _Found(NamedTuple):
 
 
 class _Turns(NamedTuple):
-    """A loop: the line of its function at each place, and when each iteration began."""
+    """A loop: the line of its function at each place, when each iteration began, and which was a run's last one."""
 
     loop: Loop
     lines: NDArray[np.int64]
     starts: NDArray[np.int64]
+    last: NDArray[np.bool_]
 
 
 class _Where(NamedTuple):
@@ -202,7 +203,8 @@ def find_growth(
             if scene.is_depth(loop, starts):
                 continue
             most = max(most, len(starts))
-            found = _in_loop(turns._replace(starts=starts), lives, scene)
+            last = ends_a_run(marks, loop, turns.lines, starts)
+            found = _in_loop(turns._replace(starts=starts, last=last), lives, scene)
             judged.append((_Where(device.key, scene.name(loop.file, loop.header, loop.scope), len(starts)), found))
         for where, found in _each_once(judged, len(stayed)):
             leaks += _leaks(where, found, lives)
@@ -246,7 +248,7 @@ def _ranked(loops: Sequence[Loop], placement: Placement, lives: _Lives) -> list[
     del ranked[_MOST_LOOPS:]
     # An outer loop's header comes first and its end last: the shortest are the innermost.
     ranked.sort(key=lambda item: item[1].last - item[1].header)
-    return [_Turns(loop, lines, np.zeros(0, np.int64)) for _, loop, lines in ranked]
+    return [_Turns(loop, lines, np.zeros(0, np.int64), np.zeros(0, bool)) for _, loop, lines in ranked]
 
 
 def _each_once(judged: Sequence[tuple[_Where, list[_Found]]], count: int) -> list[tuple[_Where, list[_Found]]]:
@@ -276,7 +278,7 @@ def _each_once(judged: Sequence[tuple[_Where, list[_Found]]], count: int) -> lis
 
 def _in_loop(turns: _Turns, lives: _Lives, scene: Scene) -> list[_Found]:
     """Judge each line of a loop."""
-    loop, lines, starts = turns
+    loop, lines, starts, last = turns
     members = np.flatnonzero(loop.holds(lines[lives.place]))
     if len(starts) < 2 or not len(members):
         return []
@@ -292,6 +294,8 @@ def _in_loop(turns: _Turns, lives: _Lives, scene: Scene) -> list[_Found]:
         which = members[own]
         judged = judge(iteration[own], ended[own], lives.size[which], len(starts))
         kept = which[ended[own] < 0]
+        if judged.shape is Shape.GROWTH and last[iteration[own][ended[own] < 0]].all():
+            continue
         group = scene.name(loop.file, number, loop.scope)
         again = False
         if judged.shape in {Shape.NOTHING, Shape.ONCE}:

@@ -89,6 +89,10 @@ def name_keepers(growth: Growth, scan: HolderScan, scene: Scene) -> Growth:
                 text = f"{leak_sentence(named).sentence}: {meant}, made in a loop"
                 small.append(replace(named, sentence=text))
                 continue
+            if _is_one_graph(held, leak):
+                text = f"{leak_sentence(named).sentence}: one graph, as deep as the loop in that function is long"
+                small.append(replace(named, sentence=text))
+                continue
             # A graph that grows is never meant, however few bytes are left of it.
             keeps_graphs = any(keeper.graph_nodes > leak.grown for keeper in named.keepers)
             (leaks if told or keeps_graphs else small).append(leak_sentence(named))
@@ -128,6 +132,18 @@ def _meant(held: Iterable[Storage], leak: Leak) -> str | None:
     meant = sum(size for name, size in sizes.items() if name in _MEANT)
     shown = min(sum(sizes.values()), leak.bytes)
     return _MEANT[best] if best in _MEANT and shown and meant >= _MEANT_SHARE * shown else None
+
+
+def _is_one_graph(held: Sequence[Storage], leak: Leak) -> bool:
+    """Tell whether the graph of a single tensor keeps what a function's loop made: a network written as a function.
+
+    In a loop of the cell itself, a graph that gets longer each time is what leaks are made of.
+    """
+    if not held or (leak.loop is not None and leak.loop.function == "<module>"):
+        return False
+    saved = [storage for storage in held if storage.holders[0].kind.name == "GRAPH"]
+    ends = {storage.holders[0].path.partition(".grad_fn")[0] for storage in saved}
+    return len(ends) == 1 and sum(item.size for item in saved) >= _MEANT_SHARE * sum(item.size for item in held)
 
 
 def _keepers(held: Iterable[Storage], nodes: Mapping[str, int], leak: Leak, scene: Scene) -> tuple[Keeper, ...]:

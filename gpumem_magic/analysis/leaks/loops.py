@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gpumem_magic.recording.model import Marks
 
-__all__ = ["Loop", "adds_to_itself", "find_loops", "iteration_starts", "lines_in_scope", "parse_cell"]
+__all__ = ["Loop", "adds_to_itself", "ends_a_run", "find_loops", "iteration_starts", "lines_in_scope", "parse_cell"]
 
 _MOST_BLANKED = 50
 _JOINS = ("cat(", "concat", "stack(", "pad(", "append(")
@@ -129,12 +129,7 @@ def iteration_starts(marks: Marks, loop: Loop, lines: NDArray[np.int64]) -> NDAr
     lines
         What `lines_in_scope` returns for it.
     """
-    now = lines[marks.place]
-    threads, counts = np.unique(marks.thread[now > 0], return_counts=True)
-    if not len(threads):
-        return np.zeros(0, np.int64)
-    own = marks.thread == threads[int(np.argmax(counts))]
-    now, time_us = now[own], marks.time_us[own]
+    now, time_us = _of_one_thread(marks, lines)
     before = np.concatenate([[0], now[:-1]])
     in_body = (now >= loop.first) & (now <= loop.last)
     after_header = (before >= loop.header) & (before < loop.first)
@@ -153,3 +148,29 @@ def iteration_starts(marks: Marks, loop: Loop, lines: NDArray[np.int64]) -> NDAr
     at[fetched] = entered[np.searchsorted(entered, at[fetched], "right") - 1]
     starts: NDArray[np.int64] = time_us[at]
     return starts
+
+
+def _of_one_thread(marks: Marks, lines: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return a function's lines and their times on the thread that ran most of it."""
+    now = lines[marks.place]
+    threads, counts = np.unique(marks.thread[now > 0], return_counts=True)
+    own = marks.thread == threads[int(np.argmax(counts))] if len(threads) else np.zeros(len(now), bool)
+    return now[own], marks.time_us[own]
+
+
+def ends_a_run(marks: Marks, loop: Loop, lines: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Tell which iterations were the last before the loop was left: what these keep grows with its runs, not with it.
+
+    Parameters
+    ----------
+    marks, loop, lines
+        As for `iteration_starts`.
+    starts
+        What it returned.
+    """
+    now, time_us = _of_one_thread(marks, lines)
+    inside = loop.holds(now)
+    left = time_us[1:][inside[:-1] & ~inside[1:]]
+    run = np.searchsorted(left, starts, "right")
+    last: NDArray[np.bool_] = np.append(run[1:] != run[:-1], True)[: len(starts)]
+    return last

@@ -180,3 +180,39 @@ def test_what_may_leak(text, expected):
 def test_what_is_no_number_of_bytes(text):
     with pytest.raises(_errors.BadUsageError, match="takes bytes"):
         read_allowance(text)
+
+
+def layers(script, times):
+    """A function with a loop over layers, called by one line of the cell."""
+    run = script("def net(x):\n    for w in ws:\n        x = relu(x @ w)\n    return x\nys = [net(x) for x in xs]\n")
+    run.at(1).at(5)
+    for call in range(times):
+        for layer in range(6):
+            run.at(2, 5, function="net").at(3, 5, function="net").alloc(f"x{call}.{layer}", MIB)
+        run.at(2, 5, function="net").at(5)
+    return run
+
+
+def graph_of(run, ends):
+    held = [
+        storage(run.address(name), MIB, f"{end}.grad_fn → ReluBackward0", HolderKind.GRAPH)
+        for name, end in zip(run.blocks, ends, strict=True)
+    ]
+    return HolderScan(tuple(held), 1, 0.0, None, graphs=(("y", 40),))
+
+
+def test_a_network_written_as_a_function_is_deep_and_does_not_leak(script):
+    run = layers(script, 1)
+    growth = run.growth(holders=graph_of(run, ["y"] * 6))
+    assert growth.leaks == ()
+    assert growth.small[0].sentence.endswith("one graph, as deep as the loop in that function is long")
+    # Several tensors whose graphs are kept are a habit.
+    assert len(run.growth(holders=graph_of(run, [f"y[{n}]" for n in range(6)])).leaks) == 1
+
+
+def test_what_each_call_returns_is_no_growth_of_the_loop_in_it(script):
+    run = layers(script, 4)
+    for name in list(run.blocks):
+        if not name.endswith(".5"):
+            run.free(name)
+    assert run.growth().leaks == ()

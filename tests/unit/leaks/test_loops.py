@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpumem_magic.analysis.leaks.loops import Loop, find_loops, iteration_starts, lines_in_scope
+from gpumem_magic.analysis.leaks.loops import Loop, ends_a_run, find_loops, iteration_starts, lines_in_scope
 from gpumem_magic.recording.model import Marks
 
 
@@ -85,3 +85,12 @@ def test_loops_of_cells_as_typed(source, headers):
 def test_the_lines_of_a_loop():
     loop = Loop("c", "<module>", 3, 4, 4, 9)
     assert loop.holds(np.array([2, 3, 9, 10, 0])).tolist() == [False, True, True, False, False]
+
+
+def test_the_last_iteration_of_each_run():
+    noted = marks([1, 2, 3, 2, 3, 2, 4, 1, 2, 3, 2, 3, 2, 4, 1, 0], has_functions=True)
+    for number, expected in ((0, [False, True]), (1, [False, True, False, True])):
+        loop = find_loops("c", NESTED)[number]
+        lines = lines_in_scope(noted.places, "c", "<module>")
+        begun = iteration_starts(noted, loop, lines)
+        assert ends_a_run(noted, loop, lines, begun).tolist() == expected
