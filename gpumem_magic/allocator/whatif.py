@@ -205,9 +205,9 @@ class Explorer:
         if self.limit is None:
             settings = replace(settings, garbage_collection_threshold=0.0)
         largest = int(sizes.max(initial=0))
-        if settings.max_split_size is not None and settings.max_split_size > max(
-            segment_size(largest, settings), settings.large_segment_size
-        ):
+        whole = max(segment_size(largest, settings), settings.large_segment_size)
+        # Free pages of a growing segment become one block that is larger than any request.
+        if settings.max_split_size is not None and settings.max_split_size > whole and not settings.expandable_segments:
             settings = replace(settings, max_split_size=None)
         if settings.max_split_size is None:
             settings = replace(settings, max_non_split_rounding=_PLAIN.max_non_split_rounding)

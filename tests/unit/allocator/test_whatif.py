@@ -213,6 +213,24 @@ def test_settings_as_written():
     assert parse_settings("expandable_segments:True,large_segment_size_mb:40").large_segment_size == 40 * MIB
 
 
+def test_a_pair_that_must_not_meet_is_replayed_all_the_same():
+    # torch takes it, so what it does can be shown.
+    settings = parse_settings("max_split_size_mb:32,expandable_segments:True")
+    assert (settings.max_split_size, settings.expandable_segments) == (32 * MIB, True)
+    with pytest.raises(BadUsageError, match="nmalloc"):
+        parse_settings("max_split_size_mb:32,expandable_segments:True,nmalloc:3")
+
+
+def test_a_split_limit_above_every_segment_acts_only_where_segments_grow(load):
+    trace = load("load_swap.c0")
+    lab = Lab(trace, trace.devices[0])
+    limit = 8 * 2**30
+    assert lab.effective(AllocatorSettings(max_split_size=limit)) == AllocatorSettings()
+    # Free pages of a growing segment are one block, which can be larger than any request.
+    growing = AllocatorSettings(max_split_size=limit, expandable_segments=True)
+    assert lab.effective(growing) == growing
+
+
 def test_memory_of_other_allocators_cannot_be_replayed():
     snapshot = {"segments": [], "device_traces": [], "host_traces": [[{"action": "alloc", "addr": 1, "size": 1}]]}
     trace = from_snapshot(snapshot)
