@@ -214,4 +214,4 @@ def test_a_report_without_data_is_refused(tmp_path):
     path = tmp_path / "x.html"
     path.write_bytes(html_module.MARKER + b"<p>")
     with pytest.raises(SnapshotError, match="holds no data"):
-        read_report(path).side
+        read_report(path)
