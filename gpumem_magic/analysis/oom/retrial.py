@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from gpumem_magic._errors import BadUsageError, SnapshotError
-from gpumem_magic.allocator.lab import Lab
-from gpumem_magic.allocator.program import Op
 from gpumem_magic.allocator.settings_text import parse_settings
-from gpumem_magic.allocator.whatif import Explorer
 
 if TYPE_CHECKING:
     from gpumem_magic.trace.model import Trace
@@ -72,6 +69,11 @@ def retry_in(trace: Trace) -> Retry:
     """Return the function that replays `trace` under another setting."""
 
     def retry(key: str, event: int, cap: int | None, *, collects: bool, conf: str) -> Retrial | None:
+        # The model comes with the first failure: a cell that has room does not pay for its import.
+        from gpumem_magic.allocator.lab import Lab
+        from gpumem_magic.allocator.program import Op
+        from gpumem_magic.allocator.whatif import Explorer
+
         device = next((one for one in trace.devices if one.key == key), None)
         if device is None or len(device.events) > _MOST_EVENTS:
             return None
