@@ -213,7 +213,7 @@ def outermost(recording: Recording, cell: str) -> tuple[Counter[int], Counter[in
     Returns
     -------
     tuple
-        Lines on which torch's stack agrees, lines of allocations whose stack has no frame of the cell, and what differs.
+        Lines on which torch's stack agrees, lines of allocations whose stack has no frame of the cell, what differs.
     """
     trace, marks = recording.trace, recording.marks
     assert trace is not None
