@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gpumem_magic.analysis.leaks.words import headline
 from gpumem_magic.recording.model import Cell, Note
 from gpumem_magic.trace.model import StackTable
 
@@ -45,6 +46,9 @@ def _device(device: DeviceAnalysis) -> DeviceAnalysis:
         groups=tuple(map(_group, device.groups)),
         oom_group=None if device.oom_group is None else _group(device.oom_group),
         oom_state=None,
+        # Names of variables, and lines once more.
+        growth=None,
+        held=(),
         markers=markers,
         regions=tuple(region._replace(name=f"region {n}") for n, region in enumerate(device.regions, 1)),
     )
@@ -80,7 +84,7 @@ def without_source(analysis: Analysis) -> Analysis:
     return replace(
         analysis,
         title=title,
-        sentence=_QUOTED.sub("", analysis.sentence),
+        sentence=_QUOTED.sub("", analysis.sentence.removeprefix(headline(analysis.leaks))),
         error=None if analysis.error is None else analysis.error.split(":", 1)[0],
         cell=cell,
         devices=tuple(map(_device, analysis.devices)),

@@ -37,6 +37,8 @@ __all__ = ["Extras", "detail_document", "view_document"]
 # A complete document takes 7 to 11 bytes a lifetime after gzip on the recordings; below 4 it cannot be.
 _LEAST_BYTES_PER_LIFETIME = 4
 _BINS = 1024
+# Paths of who holds what stayed; the largest of each owner come first.
+_MOST_HELD = 400
 # More points than any screen has columns; the envelope of a longer lane is kept.
 _LANE_POINTS = 8192
 # Most bytes that the moments of the segment map may take in a file, and their share of its limit.
@@ -139,6 +141,7 @@ def _device_header(device: DeviceAnalysis, lanes: list[Lane], timeline: dict[str
         "lanes": [{"name": lane.name, "shape": lane.shape} for lane in lanes],
         "timeline": timeline,
         **purposes_header(device),
+        **({"held": [row._asdict() for row in device.held[:_MOST_HELD]]} if device.held else {}),
     }
 
 

@@ -109,6 +109,8 @@ export interface Device {
   /** Who was alive at the allocated peak and at the end; each adds up exactly to the headline's number. */
   peak: Row[];
   end: Row[];
+  /** Who holds what was allocated here and stayed, an owner's largest first; absent or empty where nobody looked. */
+  held?: Held[];
   markers: Marker[];
   regions: { name: string; startUs: number | null; endUs: number | null }[];
   /** Further curves over the same axis: `d<i>.lane<k>.t` (f8) and `.v` (f8). */
@@ -209,6 +211,17 @@ export interface Group {
 
 export interface Row {
   group: number;
+  bytes: number;
+  blocks: number;
+}
+
+/** What one Python path keeps of what stayed: `path` reaches the largest of its blocks. */
+export interface Held {
+  /** Index into `groups`. */
+  group: number;
+  path: string;
+  /** "variable", "autograd graph", "reference cycle", … */
+  kind: string;
   bytes: number;
   blocks: number;
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpumem_magic import _errors
+from gpumem_magic.analysis.anonymous import without_source
 from gpumem_magic.analysis.leaks import with_keepers
 from gpumem_magic.analysis.leaks.check import broken_promise, nothing_to_judge, read_allowance
 from gpumem_magic.holders.model import Category, Holder, HolderKind, HolderScan, Storage
@@ -216,3 +217,14 @@ def test_what_each_call_returns_is_no_growth_of_the_loop_in_it(script):
         if not name.endswith(".5"):
             run.free(name)
     assert run.growth().leaks == ()
+
+
+def test_a_copy_to_share_says_nothing_of_names_and_lines(script):
+    run = train(script, keep_activations=True)
+    held = tuple(storage(run.address(f"y{n}"), 256 * KIB, f"secret[{n}]") for n in range(12))
+    analysis = run.analysis(holders=HolderScan(held, 1, 0.0, None))
+    assert "secret" in analysis.sentence
+    bare = without_source(analysis)
+    assert "secret" not in repr(bare)
+    assert "model(x)" not in repr(bare)
+    assert bare.sentence.startswith("Peak ")

@@ -1,7 +1,7 @@
 /** The tables under the picture: at the peak, stayed, here, this stretch. They are the picture's accessible twin. */
 
 import { goButton } from '../cells/jump';
-import type { Row } from '../document';
+import type { Held, Row } from '../document';
 import type { Colours } from '../draw/palette';
 import { formatBytes, formatCount, formatDuration, formatMoment, formatShare } from '../format';
 import { liveTree } from '../model/icicle';
@@ -32,6 +32,15 @@ export interface ExtraTab {
 }
 
 let nextId = 0;
+
+/** Owner → "held by losses[0] and 2 more". */
+export function holderTexts(held: readonly Held[]): Map<number, string> {
+  const paths = new Map<number, string[]>();
+  for (const row of held) paths.set(row.group, [...(paths.get(row.group) ?? []), row.path]);
+  return new Map(
+    [...paths].map(([group, all]) => [group, `held by ${all[0]}${all.length > 1 ? ` and ${all.length - 1} more` : ''}`])
+  );
+}
 
 export class Tables {
   readonly element = h('section');
@@ -181,7 +190,13 @@ export class Tables {
       case 'peak':
         return this.#rows(device.peak, device.headline.allocatedPeak, 'at the peak', 'Nothing was allocated.');
       case 'stayed':
-        return this.#rows(device.end, device.headline.allocatedAfter, 'alive at the end', 'Nothing stayed.');
+        return this.#rows(
+          device.end,
+          device.headline.allocatedAfter,
+          'alive at the end',
+          'Nothing stayed.',
+          holderTexts(device.held ?? [])
+        );
       case 'here':
         return this.#here();
       case 'range':
@@ -194,10 +209,17 @@ export class Tables {
     return drawTable(this.#session, spec, this.#colours, this.#pinned);
   }
 
-  #rows(rows: readonly Row[], whole: number | null, what: string, nothing: string): (Node | null)[] {
+  #rows(
+    rows: readonly Row[],
+    whole: number | null,
+    what: string,
+    nothing: string,
+    holders: ReadonlyMap<number, string> = new Map()
+  ): (Node | null)[] {
     if (rows.length === 0) return [h('p', {}, nothing)];
     const total = rows.reduce((sum, row) => sum + row.bytes, 0);
     const spec = this.#liveSpec(rows, total, what);
+    spec.rows = spec.rows.map(row => ({ ...row, note: row.note ?? holders.get(row.group ?? -1) ?? null }));
     // Both numbers come from the same document; should they ever differ, the reader must know.
     const differs = whole !== null && whole !== total;
     return [
