@@ -109,6 +109,8 @@ async def _run(case: Case, device: str, folder: Path) -> dict[str, Any]:
                     text.append(f"{output.ename}: {output.evalue}")
 
         await execute(SETUP.format(device=device))
+        if any(output.output_type == "error" for output in notebook.cells[0].outputs):
+            raise RuntimeError(f"the first cell failed: {' '.join(text)[-300:]}")
         for cell in case.cells():
             for _ in range(cell.times):
                 await execute(cell.source)
