@@ -1,0 +1,103 @@
+"""Leaks, scratch cells and who holds what, on a real GPU; `run_all.py` runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from typing import Any
+
+MODEL = """
+import torch
+from torch import nn
+%load_ext gpumem_magic
+net = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1024)).cuda()
+opt = torch.optim.Adam(net.parameters())
+losses = []
+"""
+CLEAN = """%%gpumem --quiet --assert-no-leak
+for step in range(20):
+    x = torch.randn(256, 1024, device='cuda')
+    loss = net(x).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    losses.append(loss.item())
+"""
+LEAKS = """%%gpumem --quiet
+for step in range(20):
+    x = torch.randn(256, 1024, device='cuda')
+    loss = net(x).pow(2).mean()
+    losses.append(loss)
+"""
+
+
+def _shell() -> Any:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell.instance()
+    assert shell.run_cell(MODEL, store_history=True).success
+    return shell
+
+
+def _last() -> Any:
+    import gpumem_magic
+
+    return gpumem_magic.last
+
+
+def check_a_clean_training_loop() -> str:
+    """No verdict on a plain training loop, whose optimizer state is told as twice the parameters."""
+    shell = _shell()
+    assert shell.run_cell(CLEAN, store_history=True).success, _last().sentence
+    assert _last().leaks == (), _last().sentence
+    once = [item for item in _last().analysis.once if item.what == "optimizer state"]
+    assert once, _last().analysis.growth_notes
+    assert "2.0 × the parameters" in once[0].sentence, once
+    return once[0].sentence
+
+
+def check_a_list_of_losses() -> str:
+    """A list of losses keeps every iteration's graph, and is named."""
+    shell = _shell()
+    shell.run_cell("net(torch.randn(256, 1024, device='cuda')).sum().item();", store_history=True)
+    assert shell.run_cell(LEAKS, store_history=True).success
+    (leak,) = _last().leaks
+    assert leak.grown == leak.iterations == 20, leak.sentence
+    assert leak.keepers[0].root == "losses", leak.keepers
+    # The input, the first layer's output and ReLU's result are saved: 1 MiB each, and two of them share memory or not.
+    assert 2 << 20 <= leak.bytes_per_iteration <= 4 << 20, leak.bytes_per_iteration
+    return leak.sentence
+
+
+def check_a_scratch_cell() -> str:
+    """What a scratch cell allocated is given back to the driver."""
+    shell = _shell()
+    torch = shell.user_ns["torch"]
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        cell = "%%gpumem --quiet --scratch\nbig = torch.ones(256, 1024, 1024, device='cuda')\nother = big[:4] * 2"
+        assert shell.run_cell(cell, store_history=True).success
+    assert "big" not in shell.user_ns
+    assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == before, out.getvalue()
+    assert "back to the driver on cuda:0" in out.getvalue(), out.getvalue()
+    return " | ".join(out.getvalue().splitlines())
+
+
+def check_what_no_python_object_holds() -> str:
+    """%gpumem_who adds up to torch's counter: storages, and the blocks that only libraries know."""
+    shell = _shell()
+    cell = "%%gpumem --quiet\ny = net(torch.randn(256, 1024, device='cuda'))"
+    assert shell.run_cell(cell, store_history=True).success
+    from gpumem_magic import magics
+    from gpumem_magic.holders import who_holds
+
+    keeper = magics._loaded[id(shell)][1].keeper
+    scan = who_holds(shell, budget=20)
+    unowned = sum(item.bytes for item in keeper.unowned(scan) if item.device == "cuda:0")
+    held = sum(-(-storage.size // 512) * 512 for storage in scan.storages if storage.device == "cuda:0")
+    counted = shell.user_ns["torch"].cuda.memory_allocated()
+    # Tensors that only the graph holds are found behind it; blocks may end in a remainder that was not split off.
+    assert held + unowned <= counted <= 1.05 * (held + unowned) + (1 << 20), (held, unowned, counted)
+    return f"{held:,} B held, {unowned:,} B unowned, {counted:,} B counted"
