@@ -22,6 +22,8 @@ _LIBRARY = re.compile(
     r"[/\\](?:site|dist)-packages[/\\]"
     r"|[/\\]lib(?:64)?[/\\](?:python|pypy)\d[\d.]*t?[/\\]"
     r"|[/\\][Ll]ib[/\\](?:asyncio|concurrent|contextlib\.py|functools\.py|runpy\.py|threading\.py|unittest)\b"
+    # Windows: Python writes its own folder "Lib"; conda's is "lib" too, which a project's folder may also be.
+    r"|\\Lib\\|\\(?:ana|mini)(?:conda|forge)\d?\\(?:envs\\[^\\]+\\)?lib\\"
     r"|[/\\]torchinductor_[^/\\]*[/\\]"
     r"|^<(?:(?:frozen|attrs generated|__array_function__|decorator-gen)\b[^>]*|eval_with_key|string|template)>"
 )

@@ -55,6 +55,19 @@ def test_the_innermost_of_torchs_calls_is_the_phase(places, phase):
     assert phase_of(frames(*places)) == phase
 
 
+def test_a_stack_of_windows_is_read_like_any_other():
+    site = "C:\\Python312\\Lib\\site-packages\\torch\\"
+    user = Frame("D:\\projects\\train.py", 7, "<module>")
+    step = [Frame(site + "optim\\adam.py", 1, "step"), Frame(site + "optim\\optimizer.py", 1, "wrapper"), user]
+    call = [
+        Frame(site + "nn\\modules\\linear.py", 1, "forward"),
+        Frame(site + "nn\\modules\\module.py", 1, CALL[1]),
+        user,
+    ]
+    assert phase_of(step) == STEP
+    assert phase_of(call) == FORWARD
+
+
 @pytest.mark.parametrize("name", ["mlp_train.c0", "mlp_train.cppstacks", "compiled"])
 def test_a_training_run_in_a_file_is_told_apart(name):
     device = analyse_trace(read_trace(DATA / f"{name}.pickle.xz")).devices[0]

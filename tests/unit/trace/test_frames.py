@@ -20,6 +20,10 @@ def test_cells(name):
     [
         "/usr/local/lib/python3.12/site-packages/torch/nn/modules/module.py",
         r"C:\Python312\Lib\site-packages\torch\nn\modules\module.py",
+        r"C:\Users\me\AppData\Local\Programs\Python\Python312\Lib\json\decoder.py",
+        r"C:\Users\me\miniconda3\envs\torch\lib\json\decoder.py",
+        r"C:\b\torch\csrc\autograd\engine.cpp",
+        r"C:\Windows\System32\nvcuda.dll",
         "/usr/lib/python3/dist-packages/numpy/core.py",
         "/usr/lib/python3.13t/threading.py",
         "/opt/python/lib/python3.11/asyncio/base_events.py",
@@ -44,6 +48,9 @@ def test_libraries(name):
     [
         "/home/user/train/workloads.py",
         r"D:\projects\train.py",
+        r"D:\projects\lib\layers.py",
+        r"C:\Users\Ада\OneDrive\Рабочий стол\train.py",
+        r"\\server\share\train.py",
         "train.py",
         "/home/user/python/model.py",
         "/home/user/lib/layers.py",

@@ -12,7 +12,7 @@ export interface FrameText {
 export type StackPart = { kind: 'frame'; frame: FrameText; cell: boolean } | { kind: 'folded'; frames: FrameText[] };
 
 const LIBRARY =
-  /[\\/](site-packages|dist-packages|lib[\\/]python\d[\d.]*)[\\/]|^<frozen |[\\/]torch[\\/](nn|optim|autograd|utils|_\w+)[\\/]/;
+  /[\\/](site-packages|dist-packages|lib[\\/]python\d[\d.]*)[\\/]|\\Lib\\|^<frozen |[\\/]torch[\\/](nn|optim|autograd|utils|_\w+)[\\/]/;
 const CELL = /^In \[|^<ipython-input-|[\\/]ipykernel_\d+[\\/]|^<cell/;
 
 export function isCellFile(file: string): boolean {
