@@ -113,3 +113,43 @@ def test_latex_contains_the_picture(headless):
 def test_markdown_contains_the_picture_or_the_html(headless):
     body, resources = MarkdownExporter().from_notebook_node(headless)
     assert any(name.endswith(".png") for name in resources["outputs"]) or "<img" in body
+
+
+@pytest.fixture(scope="module")
+def stripped(watched) -> Any:
+    """The notebook as a host keeps it that knows no widgets of ours: without the view, the state and the trust."""
+    notebook = nbformat.from_dict({**watched, "metadata": {}})
+    notebook.cells = [nbformat.from_dict(cell) for cell in watched.cells]
+    for output in notebook.cells[1].outputs:
+        output.get("data", {}).pop(VIEW, None)
+    nbformat.validate(notebook)
+    return notebook
+
+
+@pytest.mark.parametrize("exporter", [HTMLExporter, LatexExporter, MarkdownExporter])
+def test_without_the_widget_every_format_still_has_the_picture(stripped, exporter):
+    assert VIEW not in report_of(stripped)
+    body, resources = exporter().from_notebook_node(stripped)
+    pictures = [data for name, data in resources.get("outputs", {}).items() if name.endswith(".png")]
+    inline = re.findall(r'src="data:image/png;base64,([A-Za-z0-9+/=\s]+)"', body)
+    pictures += [base64.b64decode(text) for text in inline]
+    assert pictures
+    assert all(picture.startswith(PNG_MAGIC) for picture in pictures)
+
+
+def test_papermill_runs_a_measured_notebook_with_parameters(tmp_path):
+    papermill = pytest.importorskip("papermill", reason="tests/compat installs it")
+    parameters = nbformat.v4.new_code_cell("rows = 1", metadata={"tags": ["parameters"]})
+    cells = [
+        nbformat.v4.new_code_cell(LOAD),
+        parameters,
+        nbformat.v4.new_code_cell("%%gpumem\nkept = torch.ones(rows, 256)"),
+    ]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "in.ipynb")
+    papermill.execute_notebook(
+        tmp_path / "in.ipynb", tmp_path / "out.ipynb", {"rows": 2048}, kernel_name="python3", progress_bar=False
+    )
+    done = nbformat.read(tmp_path / "out.ipynb", as_version=4)
+    report = done.cells[-1].outputs[-1].data
+    assert "2.00 MiB stayed" in report["text/plain"].splitlines()[0]
+    assert base64.b64decode(report["image/png"]).startswith(PNG_MAGIC)
