@@ -148,12 +148,14 @@ def versions(python: Path) -> str:
     return subprocess.run([python, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def run(environment: Environment, venvs: Path, tests: list[str], limit: float) -> list[str]:
-    """Run the tests in one environment; return table rows, one a folder of tests."""
+def run(environment: Environment, venvs: Path, tests: list[str], limit: float) -> tuple[list[str], bool]:
+    """Run the tests in one environment; return table rows, one a folder of tests, and whether all passed."""
     python = prepare(environment, venvs / re.sub(r"\W+", "-", environment.name))
     if isinstance(python, str):
-        return [f"{environment.name:30} {python}"]
+        print(f"{environment.name:30} {python}", flush=True)
+        return [f"{environment.name:30} {python}"], python.startswith("no Python")
     rows = [f"{environment.name:30} {versions(python)}"]
+    passed = True
     print(rows[0], flush=True)
     if not tests:
         tests = [*WITH_LAB] if environment.lab else [*TESTS, *(WITH_TORCH if environment.torch else ())]
@@ -175,19 +177,20 @@ def run(environment: Environment, venvs: Path, tests: list[str], limit: float) -
             )
             (venvs / f"{python.parents[1].name}-{Path(folder).stem}.log").write_text(done.stdout + done.stderr, "utf-8")
             last = (done.stdout.strip().splitlines() or done.stderr.strip().splitlines() or ["nothing printed"])[-1]
+            passed = passed and done.returncode == 0
             failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
         except subprocess.TimeoutExpired:
-            last, failed = f"longer than {limit:.0f} s", []
+            last, failed, passed = f"longer than {limit:.0f} s", [], False
         seconds = time.monotonic() - began
         new = [f"{environment.name:30} {folder:38} {last.strip('= ')} [{seconds:.0f} s]"]
         new += [f"    {line[:180]}" for line in failed[:20]]
         print("\n".join(new), flush=True)
         rows += new
-    return rows
+    return rows, passed
 
 
 def main() -> int:
-    """Run all rows and print the table."""
+    """Run all rows; the exit code is 0 when every test passed that could run."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="")
     parser.add_argument("--tests", nargs="*")
@@ -195,15 +198,17 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=600, help="seconds for one folder of tests")
     parser.add_argument("--keep", action="store_true")
     arguments = parser.parse_args()
-    table = [time.strftime("%Y-%m-%d", time.gmtime())]
+    table, passed = [time.strftime("%Y-%m-%d", time.gmtime())], True
     for environment in ENVIRONMENTS:
         if arguments.only in environment.name:
-            table += run(environment, arguments.venvs, arguments.tests or [], arguments.limit)
+            rows, held = run(environment, arguments.venvs, arguments.tests or [], arguments.limit)
+            table += rows
+            passed = passed and held
     text = "\n".join(table)
     if arguments.keep:
         before = RESULTS.read_text("utf-8") if RESULTS.exists() else ""
         RESULTS.write_text(f"{text}\n\n{before}".rstrip() + "\n", "utf-8")
-    return int("failed" in text or "error" in text.lower() or "longer than" in text)
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":
