@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,19 @@ from typing import TYPE_CHECKING, Any
 from shared import torch_with_cuda
 
 import gpumem_magic
+from gpumem_magic import _reports
 from gpumem_magic.allocator.replay import history
+from gpumem_magic.holders.roles import RoleBook
+from gpumem_magic.recording import cuda
 from gpumem_magic.recording.model import Cell, Outcome, Recording, SourceKind
+from gpumem_magic.recording.recorder import Recorder
 from gpumem_magic.report import build
 from gpumem_magic.trace.collector import paused_collector
 from gpumem_magic.trace.convert import from_snapshot
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpumem_magic.allocator.history import History
     from gpumem_magic.analysis.model import DeviceAnalysis, Row
     from gpumem_magic.report import Report
@@ -174,6 +181,40 @@ def _events(torch: Any, count: int) -> None:
         torch.empty(1000, device="cuda")
 
 
+@contextmanager
+def _stamped() -> Iterator[dict[str, float]]:
+    """Note how long each step takes on the way from a block's end to its report."""
+    steps: dict[str, float] = {}
+    places: tuple[tuple[Any, str], ...] = (
+        (cuda, "snapshot"),
+        (cuda, "_trace"),
+        (cuda.CudaSource, "_stop_history"),
+        (Recorder, "stop"),
+        (RoleBook, "end"),
+        (gpumem_magic.record, "_holders"),
+        (_reports, "build"),
+    )
+
+    def noted(original: Any, name: str) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            begin = time.perf_counter()
+            try:
+                return original(*arguments, **options)
+            finally:
+                steps[name] = steps.get(name, 0.0) + time.perf_counter() - begin
+
+        return call
+
+    originals = [(owner, name, getattr(owner, name)) for owner, name in places]
+    for owner, name, original in originals:
+        setattr(owner, name, noted(original, name))
+    try:
+        yield steps
+    finally:
+        for owner, name, original in originals:
+            setattr(owner, name, original)
+
+
 def check_cost_report() -> str:
     """From the end of a block to the finished bundle, over torch's own snapshot of as many events."""
     torch = torch_with_cuda()
@@ -189,20 +230,28 @@ def check_cost_report() -> str:
             snapshots.append(time.perf_counter() - begin)
         torch.cuda.memory._record_memory_history(enabled=None)
         ours = []
+        rounds: list[dict[str, float]] = []
         for _ in range(4):
             recorder = gpumem_magic.record()
             recorder.__enter__()
             _events(torch, count)
-            begin = time.perf_counter()
-            recorder.__exit__(None, None, None)
-            recorder.report.static_bundle()
-            recorder.report.to_document(256_000)
-            ours.append(time.perf_counter() - begin)
+            with _stamped() as steps:
+                begin = time.perf_counter()
+                recorder.__exit__(None, None, None)
+                steps["exit"] = time.perf_counter() - begin
+                recorder.report.static_bundle()
+                recorder.report.to_document(256_000)
+                ours.append(time.perf_counter() - begin)
+            rounds.append(steps)
+            # A block lets go of torch's entries half a second after its report; a reader takes longer than that.
+            time.sleep(1.0)
         snapshot = statistics.median(snapshots)
         first, rest = ours[0], statistics.median(ours[1:])
         parts.append(
             f"{count:,} events: snapshot {snapshot:.3f} s, end to report {rest:.3f} s (first {first:.3f} s), "
-            f"{rest - snapshot:+.3f} s, {rest / snapshot:.2f}x"
+            f"{rest - snapshot:+.3f} s, {rest / snapshot:.2f}x ("
+            + ", ".join(f"{name} {statistics.median(one[name] for one in rounds[1:]):.3f}" for name in rounds[1])
+            + ")"
         )
     return "; ".join(parts)
 
