@@ -110,6 +110,8 @@ export function panelHtml(panel: HTMLElement, title: string, timeUs: number): st
     'body{margin:0 auto;max-width:1100px;background:var(--jp-layout-color1)}',
     rules.replaceAll('</', '<\\/'),
     '.gpumem-panel{height:auto}.gpumem-status::before{display:none}',
+    // On paper nothing scrolls.
+    '.gpumem-panel .gpumem-ledger{max-height:none}',
     '</style></head>',
     `<body data-jp-theme-light="${light}">${copy.outerHTML}</body></html>\n`
   ].join('\n');

@@ -33,19 +33,20 @@ interface Parts {
   feed: Feed;
   panel: GpuMemoryPanel;
   trans: TranslationBundle;
-  /** Null where the application keeps no settings. */
-  registry: ISettingRegistry | null;
+  /** Null where the application keeps none, or the schema is not installed (a partial copy of the extension). */
+  settings: Promise<ISettingRegistry.ISettings | null>;
 }
 
 /** How far back the graphs reach: kept as a setting, or for this page where there are none. */
-async function setRange({ feed, model, registry }: Parts, minutes: number): Promise<void> {
-  try {
-    if (registry) {
-      await registry.set(PLUGIN_ID, 'historyMinutes', minutes);
+async function setRange({ feed, model, settings }: Parts, minutes: number): Promise<void> {
+  const kept = await settings;
+  if (kept) {
+    try {
+      await kept.set('historyMinutes', minutes);
       return;
+    } catch {
+      // They cannot be written: it holds until the page is reloaded.
     }
-  } catch {
-    // The schema is not installed, or the settings cannot be written: it holds until the page is reloaded.
   }
   model.settings = { ...model.settings, historySeconds: minutes * 60 };
   feed.configure();
@@ -223,8 +224,11 @@ function addStatusItem(
   look();
 }
 
-async function loadSettings(registry: ISettingRegistry, model: MonitorModel, feed: Feed): Promise<void> {
-  const settings = await registry.load(PLUGIN_ID);
+async function followSettings({ feed, model, settings: loading }: Parts): Promise<void> {
+  const settings = await loading;
+  if (!settings) {
+    return;
+  }
   const read = (): void => {
     model.settings = readSettings(settings.composite);
     feed.configure();
@@ -257,7 +261,8 @@ const plugin: JupyterFrontEndPlugin<void> = {
       commands: app.commands,
       look: visible => feed.look('panel', visible)
     });
-    const parts: Parts = { app, model, feed, panel, trans, registry };
+    const settings = registry?.load(PLUGIN_ID).catch(() => null) ?? Promise.resolve(null);
+    const parts: Parts = { app, model, feed, panel, trans, settings };
     addCommands(parts);
     app.shell.add(panel, 'right', { rank: RANK, type: 'GPU Memory' });
     restorer?.add(panel, PANEL_ID);
@@ -266,13 +271,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     if (tracker) {
       followNotebooks(parts, tracker);
     }
-    if (registry) {
-      try {
-        await loadSettings(registry, model, feed);
-      } catch {
-        // The schema is not installed (a partial copy of the extension): the defaults are good.
-      }
-    }
+    await followSettings(parts);
     watchThreshold(app, model, trans);
     if (statusBar) {
       addStatusItem(app, statusBar, model, feed, trans);

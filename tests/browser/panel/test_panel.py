@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 CARD = "#gpumem-magic-panel .gpumem-device"
+REACH = "words => document.querySelector('.gpumem-range')?.innerText === words"
 # The browser's own lines about requests that a test makes fail.
 FAILED_REQUEST = r"Failed to load resource|WebSocket connection to"
 
@@ -124,6 +126,33 @@ def test_folding_by_keyboard(eight: Any, page: Any) -> None:
     assert page.locator(CARD).first.locator(".gpumem-body").is_hidden()
 
 
+def test_the_graphs_reach_back_as_far_as_asked_for_also_after_a_reload(eight: Any, page: Any) -> None:
+    eight.open(page)
+    reach = page.locator(".gpumem-range").first
+    page.wait_for_function(REACH, arg="last 10 min")
+    reach.focus()
+    page.keyboard.press("Enter")
+    # The menu opens on its first item: a minute.
+    page.wait_for_function("() => document.activeElement.matches('.lm-Menu')")
+    assert page.locator(".lm-Menu .lm-mod-active").inner_text().strip() == "Last 1 min"
+    page.keyboard.press("Enter")
+    page.wait_for_function(REACH, arg="last 1 min")
+    # What the server keeps of the time before this page.
+    page.wait_for_timeout(3000)
+    eight.open(page)
+    page.wait_for_function(REACH, arg="last 1 min")
+    drawn = page.locator(f"{CARD} .gpumem-line").first
+    page.wait_for_function("e => (e.getAttribute('d') ?? '').split('L').length >= 4", arg=drawn.element_handle())
+    with page.expect_download() as saved:
+        page.evaluate("async () => { await window.jupyterapp.commands.execute('gpumem-magic:export-history'); }")
+    lines = Path(saved.value.path()).read_text("utf-8").splitlines()
+    assert lines[0] == "time_utc,index,uuid,name,used_bytes,total_bytes,utilization_percent"
+    first = [line for line in lines if ",0,GPU-" in line]
+    assert len(first) >= 3
+    assert first[-1].split(",")[4:] == [str(85 * GIB), str(100 * GIB), "93"]
+    assert any(",,host," in line for line in lines)
+
+
 def test_shutting_down_asks_first(lab: Any, page: Any) -> None:
     kernel = lab.start_kernel("eval/other.ipynb")
     busy = lab.device(used=9 * GIB, processes=[{"pid": kernel["pid"], "used": 8 * GIB}])
@@ -212,8 +241,8 @@ def test_a_kernel_pushes_its_own_numbers_and_cells(panel_server: Callable[..., A
     server.jupyter.run_all(page)
     section = page.locator(".gpumem-notebook")
     section.locator("text=peak 7.00 GiB").wait_for()
-    assert re.search(r"cuda:0 allocated\s+5\.00 GiB", section.inner_text())
-    assert re.search(r"cuda:0 outside torch\s+512 MiB", section.inner_text())
+    assert re.search(r"cuda:0\s+allocated\s+5\.00 GiB", section.inner_text())
+    assert re.search(r"outside torch\s+512 MiB", section.inner_text())
     section.get_by_role("button", name="In [1]").click()
     assert page.evaluate("() => window.jupyterapp.shell.currentWidget.content.activeCell.model.id") == "cell-0"
 
