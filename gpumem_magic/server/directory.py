@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 from jupyter_core.utils import ensure_async
@@ -67,7 +68,7 @@ def _pid(kernel: Any) -> tuple[int | None, str | None]:
 def _activity(kernel: Any) -> int | None:
     # An aware datetime that the server sets at every message; a kernel that never said anything has none.
     moment = getattr(kernel, "last_activity", None)
-    return int(moment.timestamp() * 1e6) if hasattr(moment, "timestamp") else None
+    return int(moment.timestamp() * 1e6) if isinstance(moment, dt.datetime) else None
 
 
 def _terminals(app: ServerApp) -> list[TerminalEntry]:
