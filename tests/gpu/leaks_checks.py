@@ -53,7 +53,7 @@ def check_a_clean_training_loop() -> str:
     once = [item for item in _last().analysis.once if item.what == "optimizer state"]
     assert once, _last().analysis.growth_notes
     assert "2.0 × the parameters" in once[0].sentence, once
-    return once[0].sentence
+    return str(once[0].sentence)
 
 
 def check_a_list_of_losses() -> str:
@@ -66,7 +66,7 @@ def check_a_list_of_losses() -> str:
     assert leak.keepers[0].root == "losses", leak.keepers
     # The input, the first layer's output and ReLU's result are saved: 1 MiB each, and two of them share memory or not.
     assert 2 << 20 <= leak.bytes_per_iteration <= 4 << 20, leak.bytes_per_iteration
-    return leak.sentence
+    return str(leak.sentence)
 
 
 def check_a_scratch_cell() -> str:

@@ -145,7 +145,37 @@ def test_a_front_end_is_told(new_kernel, tmp_path):
         running.run(f"{LOAD}\n%gpumem_auto on")
         assert pushed.last["cells"] == []
         running.run(f"a = {MIB}")
-        assert pushed.last["cells"] == [{"cellId": None, "title": "In [3]", "peak": 1 << 20, "stayed": 1 << 20}]
+        (cell,) = pushed.last["cells"]
+        assert cell.pop("seconds") > 0
+        assert cell == {
+            **dict.fromkeys(("cellId", "freed", "leak")),
+            "title": "In [3]",
+            "executionCount": 3,
+            "outcome": "ok",
+            "line": f"a = {MIB}",
+            "peak": 1 << 20,
+            "stayed": 1 << 20,
+            "run": 1,
+            "runs": 1,
+        }
+        (device,) = pushed.last["alive"]
+        assert device == {
+            "key": "cpu",
+            "total": None,
+            "unsure": 0,
+            "rows": [
+                {
+                    "cellId": None,
+                    "title": "In [3]",
+                    "line": f"a = {MIB}",
+                    "executionCount": 3,
+                    "bytes": 1 << 20,
+                    "blocks": 1,
+                    "names": ["a"],
+                    "lastUsed": "In [3]",
+                }
+            ],
+        }
         assert pushed.last["devices"] == []
         assert running.run(there).result == "True"
         running.run("%unload_ext gpumem_magic")

@@ -83,7 +83,7 @@ def test_a_class_attribute(shell):
 
 def test_a_module_of_the_users_own(shell):
     store = types.ModuleType("feature_store")
-    store.items = [torch.ones(COUNT)]
+    vars(store)["items"] = [torch.ones(COUNT)]
     shell.user_ns["feature_store"] = store
     for quick in (True, False):
         holder = find(shell, quick=quick).holders[0]

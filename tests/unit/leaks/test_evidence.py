@@ -103,5 +103,7 @@ def test_a_period_in_sizes_alone():
     assert repetitions(requested, ~stayed) is None
     assert repetitions(requested[:32], stayed[:32]) is None
     # Code that is known to loop needs less.
-    assert repetitions(requested[:32], stayed[:32], is_loop=True).periods == 4
+    found = repetitions(requested[:32], stayed[:32], is_loop=True)
+    assert found is not None
+    assert found.periods == 4
     assert repetitions(np.array([5, 7, 9], np.int64), np.ones(3, bool), is_loop=True) is None

@@ -68,7 +68,7 @@ def test_activations_that_every_iteration_keeps(script, has_functions):
     assert leak.bytes == 12 * (256 * KIB + 512)
     assert "line 3 `y = model(x)` and 1 more line keep 256 KiB more each iteration, 12 times" in leak.sentence
     assert analysis.sentence.startswith(f"Leak: {leak.sentence}. Peak ")
-    assert broken_promise(analysis, 0).startswith("3.01 MiB leaked: line 3")
+    assert (broken_promise(analysis, 0) or "").startswith("3.01 MiB leaked: line 3")
     assert broken_promise(analysis, 4 * MIB) is None
     # Of a loss in twelve nobody need hear, unless a graph hangs on it.
     growth = train(script, keep_loss=True).growth()
@@ -158,7 +158,7 @@ def test_a_leak_of_the_outer_loop(script):
 def test_a_cell_without_a_loop_has_nothing_to_judge(script):
     analysis = script("x = f()\n").at(1).alloc("x", MIB).analysis()
     assert analysis.leaks == ()
-    assert "nothing to judge" in nothing_to_judge(analysis)
+    assert "nothing to judge" in (nothing_to_judge(analysis) or "")
 
 
 def test_a_lost_beginning_counts_only_what_was_recorded(script):
