@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 # Of one benchmark; whole rounds only.
-LONGEST_S = 8.0 if QUICK else 36.0
+LONGEST_S = 8.0 if QUICK else 30.0
 FEWEST = 4
 
 

@@ -64,7 +64,7 @@ def check_alive_by_cell() -> str:
     assert made[2] == 16 * MIB, found
     assert numbered[1] not in after, after
     assert _keeper(shell).cuda_since == numbered[0], _keeper(shell).cuda_since
-    text = shell.run_cell("%gpumem_ledger") and _keeper(shell).text(newest_first=False, top=10, budget=2.0)
+    text = shell.run_cell("%gpumem_ledger") and _keeper(shell).view(newest_first=False, top=10, budget=2.0).text
     assert "c (last used in" in text, text
     return f"{total / MIB:.0f} MiB = {found}"
 

@@ -323,8 +323,10 @@ def _leaks(where: _Where, found: Sequence[_Found], lives: _Lives) -> list[Leak]:
 
 def _leak(kind: LeakKind, where: _Where, found: Sequence[_Found], lives: _Lives) -> Leak:
     """Write the verdict on lines that grow together, the largest first."""
+    # What the first iteration left beyond the others' share (a library's workspace, as a rule) is no growth.
     rows = tuple(
-        LeakLine(item.group, item.judged.typical, int(lives.size[item.kept].sum()), len(item.kept)) for item in found
+        LeakLine(item.group, item.judged.typical, int(lives.size[item.kept].sum()) - item.judged.once, len(item.kept))
+        for item in found
     )
     kept = np.concatenate([item.kept for item in found])
     kept = kept[np.argsort(-lives.size[kept], kind="stable")[:_MOST_ADDRESSES]]

@@ -27,6 +27,9 @@ class Accident(NamedTuple):
 
 
 _BINDING = re.compile(r"\s*([A-Za-z_]\w*)\s*(?::[^=]+)?=(?!=)")
+# What a name held before is worth a verdict from this share of all that was live: a loop that fills a cache binds its
+# variable anew as well, and there the old value is in the cache.
+_WORTH_TELLING = 0.1
 _KINDS = {
     "OUTPUT": ("the output history", "%gpumem_free --out"),
     "CYCLE": ("reference cycles that Python has not collected yet", "%gpumem_free"),
@@ -115,9 +118,10 @@ def _old_variables(key: str, state: OomState | None, holders: HolderScan, bound:
         if (name == bound or name in holders.idle) and _was_alive(storage.address, state):
             sizes[name] += storage.size
     found = []
-    if bound is not None and sizes.get(bound):
+    old = sizes.pop(bound, 0) if bound is not None else 0
+    if old and (state is None or old >= _WORTH_TELLING * state.allocated):
         text = f"the old value of `{bound}`, which stays until this line has made the new one"
-        found.append(Accident(sizes.pop(bound), text, f"del {bound} (with all that refers to it) before this line"))
+        found.append(Accident(old, text, f"del {bound} (with all that refers to it) before this line"))
     names = sorted(sizes, key=lambda name: -sizes[name])
     if names:
         shown = ", ".join(f"`{name}` ({holders.idle[name]})" for name in names[:3])

@@ -101,6 +101,21 @@ def test_who_keeps_it_and_where_it_was_put(script):
     assert with_keepers(run.analysis(), scan).leaks == analysis.leaks
 
 
+def test_numbers_in_a_list_are_nobodys_trouble_beside_a_workspace_of_the_first_step(script):
+    run = script(TRAINING)
+    run.at(1)
+    for step in range(20):
+        run.at(2).alloc("x", 4 * MIB)
+        run.at(3)
+        if not step:
+            run.alloc("workspace", 32 * MIB)
+        run.alloc(f"loss{step}", 512)
+    run.at(2)
+    growth = run.analysis().devices[0].growth
+    assert growth.leaks == ()
+    assert [(leak.grown, leak.bytes) for leak in growth.small] == [(20, 20 * 512)]
+
+
 def test_a_loop_that_builds_a_model_leaks_nothing(script):
     run = script("layers = []\nfor i in range(8):\n    layers.append(Linear())\n")
     for number in range(8):

@@ -614,3 +614,17 @@ def test_which_name_a_line_binds_anew(source, name):
             "del model (with all that refers to it) before this line",
         )
         assert "the old value of `model`" in accident.holder
+
+
+@pytest.mark.parametrize(("rest", "cause"), [(58, Cause.ACCIDENT), (230, Cause.DEMAND)])
+def test_what_a_name_held_before_is_small_in_a_loop_that_fills_a_cache(rest, cause):
+    """Each turn of such a loop binds its variable anew, and the old value is in the cache as well."""
+    heap = Heap()
+    heap.segment(1 << 40, 20 * GIB, recorded=False)
+    heap.before(1 << 40, 20 * GIB)
+    heap.segment(9 << 40, rest * GIB)
+    heap.alloc(9 << 40, rest * GIB, 2)
+    heap.oom(20 * GIB, GIB // 2, line=4)
+    total = (20 + rest + 2) * GIB
+    found = cell(heap, after=reading(heap, total=total), holders=held_by(["c"]))
+    assert found.oom.cause is cause, found.oom.sentence
