@@ -48,9 +48,9 @@ def main() -> int:
     out = given.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     if given.part == "player":
-        return same.player(out, given.start, given.traces, given.seconds, given.processes)
+        return int(same.player(out, given.start, given.traces, given.seconds, given.processes))
     if given.part == "one":
-        return fresh.one(out, given.lock, given.seed, given.variant)
+        return int(fresh.one(out, given.lock, given.seed, given.variant))
     script = Path(__file__).resolve()
     code = 0
     if given.part in {"same", "both"}:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,20 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 2**20
+
+
+def licensed(wheel: dict[str, bytes]) -> list[dict[str, str]]:
+    (licenses,) = (content for name, content in wheel.items() if name.endswith("/static/third-party-licenses.json"))
+    return list(json.loads(licenses)["packages"])
+
+
+def load_hook() -> Any:
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "labextension/hatch_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +85,58 @@ def test_every_schema_of_the_extension_is_shipped(wheel, built):
 
 def test_the_licence_of_everything_bundled_is_in_the_wheel(wheel):
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel)
-    (licenses,) = (content for name, content in wheel.items() if name.endswith("/static/third-party-licenses.json"))
-    for package in json.loads(licenses)["packages"]:
+    packages = licensed(wheel)
+    assert packages
+    for package in packages:
         assert package["licenseId"], package["name"]
         assert package["extractedText"], package["name"]
+
+
+def test_every_package_in_the_widget_and_the_report_is_licensed(wheel, built):
+    """esbuild tells what it bundled; JupyterLab's builder lists its own."""
+    names = {package["name"] for package in licensed(wheel)}
+    for bundle in ("widget", "report"):
+        inputs = json.loads((built.tree / f"labextension/lib/{bundle}.meta.json").read_text())["inputs"]
+        assert f"src/{bundle}.ts" in inputs
+        foreign = {name.rpartition("node_modules/")[2] for name in inputs if "node_modules/" in name}
+        assert {name for name in foreign if not any(name.startswith(f"{known}/") for known in names)} == set()
+
+
+def test_licences_are_collected_from_what_esbuild_says_it_bundled(tmp_path):
+    """By hand, as the view uses no package today."""
+    hook = load_hook()
+    source, output = tmp_path / "labextension", tmp_path / "gpumem_magic"
+    (source / "lib").mkdir(parents=True)
+    (output / "labextension/static").mkdir(parents=True)
+    inputs: dict[str, dict[str, object]] = {
+        "src/widget.ts": {},
+        "node_modules/@scope/one/lib/a.js": {},
+        "node_modules/two/node_modules/three/b.js": {},
+    }
+    (source / "lib/widget.meta.json").write_text(json.dumps({"inputs": inputs}))
+    for folder, name in (("@scope/one", "@scope/one"), ("two/node_modules/three", "three")):
+        place = source / "node_modules" / folder
+        place.mkdir(parents=True)
+        (place / "package.json").write_text(json.dumps({"name": name, "version": "1.2.3", "license": "MIT"}))
+        (place / "LICENSE").write_text(f"the text of {name}")
+    hook._collect_licenses(source, output)
+    written = json.loads((output / "labextension/static/third-party-licenses.json").read_text())["packages"]
+    assert [(one["name"], one["versionInfo"], one["licenseId"], one["extractedText"]) for one in written] == [
+        ("@scope/one", "1.2.3", "MIT", "the text of @scope/one"),
+        ("three", "1.2.3", "MIT", "the text of three"),
+    ]
+
+
+def test_one_version_everywhere(wheel, built):
+    version = json.loads((built.tree / "labextension/package.json").read_text())["version"]
+    (metadata,) = (content.decode() for name, content in wheel.items() if name.endswith(".dist-info/METADATA"))
+    assert f"\nVersion: {version}\n" in metadata
+    assert built.sdist.name == f"gpumem_magic-{version}.tar.gz"
+    # Nowhere else in the sources is it written down; the changelog tells history.
+    pattern = re.compile(rf"(?<![\d.]){re.escape(version)}(?![\d.])")
+    sources = [*(built.tree / "gpumem_magic").rglob("*.py"), built.tree / "pyproject.toml"]
+    sources += (built.tree / "labextension/src").rglob("*.ts")
+    assert [str(path) for path in sources if re.search(rf"version\W+{pattern.pattern}", path.read_text("utf-8"))] == []
 
 
 def test_sizes_are_small(built):

@@ -139,7 +139,7 @@ def kept() -> dict[str, Any]:
 def steady(state: dict[str, Any]) -> dict[str, Any]:
     """Leave out what differs from run to run: time, pace, the machine's own memory, names and ages of its processes."""
     state = json.loads(json.dumps(state))
-    host = {"name": "node", "memoryTotal": 64 * GIB, "memoryUsed": 8 * GIB, "missing": {}}
+    host: dict[str, Any] = {"name": "node", "memoryTotal": 64 * GIB, "memoryUsed": 8 * GIB, "missing": {}}
     state |= {"timeUs": 1_800_000_000_000_000, "intervalMs": 1000, "package": "0.1.0", "host": host}
     for device in state["devices"]:
         if device["unified"]:

@@ -144,7 +144,7 @@ class Contained:
 
     def __init__(self, fake, folder, devices):
         self.port = _free_port()
-        config = {"ServerApp": {"jpserver_extensions": {"gpumem_magic": True}}}
+        config: dict[str, object] = {"ServerApp": {"jpserver_extensions": {"gpumem_magic": True}}}
         config["GpumemMonitor"] = {"interval": 0.2, "device_files": [str(devices / "nvidia")]}
         (folder / "jupyter_server_config.json").write_text(json.dumps(config))
         command = ["unshare", "-pf", "--kill-child", "--mount-proc", sys.executable, "-m", "jupyter_server"]
@@ -244,7 +244,7 @@ def hold_open(server, kernel, path):
         socket = await websocket_connect(HTTPRequest(url, headers={"Authorization": "token t"}))
         await socket.write_message(json.dumps(message))
         while True:
-            reply = json.loads(await socket.read_message())
+            reply = json.loads(await socket.read_message() or "null")
             if reply["msg_type"] == "execute_reply":
                 socket.close()
                 return reply["content"]["status"]

@@ -96,14 +96,15 @@ class _Writer:
 
     def __init__(self, program: FuzzProgram, rng: random.Random, budget: int) -> None:
         self.program, self.rng, self.budget = program, rng, budget
-        self.taste, self.known = sizes(rng), []
+        self.taste = sizes(rng)
+        self.known: list[int] = []
         self.alive: dict[int, int] = {}
         self.shared: set[int] = set()
         self.bytes = self.peak = 0
         self.count = 0
 
-    def add(self, name: str, *values: int, stream: int = 0, text: str = "") -> None:
-        self.program.ops.append(Op(name, *values, stream=stream, text=text))
+    def add(self, name: str, a: int = 0, b: int = 0, *, stream: int = 0, text: str = "") -> None:
+        self.program.ops.append(Op(name, a, b, stream, text))
 
     def alloc(self, *, stream: int | None = None, raw: bool = False) -> None:
         size = request(self.rng, self.taste, self.known)

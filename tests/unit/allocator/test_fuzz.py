@@ -57,7 +57,7 @@ def test_settings_changed_on_the_way():
 def test_other_settings_as_fresh_processes_had_them(seed):
     data = read("fresh.pickle.xz")
     trace = from_snapshot(data["recordings"][seed])
-    labs = {}
+    labs: dict[object, Lab] = {}
     rows = [row for row in data["rows"] if row["seed"] == seed]
     assert len(rows) == len(programs.FRESH)
     for row in rows:

@@ -21,7 +21,8 @@ DATA = Path(__file__).parents[2] / "data" / "recordings"
 
 def addresses_of(arrays) -> np.ndarray:
     table = np.cumsum(arrays["d0.addrs"].astype(np.int64)) * 512
-    return table[arrays["d0.addr"]]
+    found: np.ndarray = table[arrays["d0.addr"]]
+    return found
 
 
 @pytest.mark.parametrize("name", ["mlp_train.c0", "streams.c1", "cuda_graph.c0", "lm_growing.c1"])
@@ -76,6 +77,7 @@ def test_addresses_that_no_such_allocator_gives_are_left_out():
 def test_neighbours_are_those_of_a_walk_over_all_allocations(name):
     report = build(read_trace(DATA / f"{name}.pickle.xz"))
     device = report.devices[0]
+    assert device.memory is not None
     lives, times = device.memory.lifetimes, device.memory.device.events.time_us
     rows = list(
         zip(
@@ -94,7 +96,7 @@ def test_neighbours_are_those_of_a_walk_over_all_allocations(name):
         after = min((r for r in there if free >= 0 and r[2] > free), key=lambda r: r[2], default=None)
         for expected, side in ((before, told["before"]), (after, told["after"])):
             assert (side is None) == (expected is None)
-            if side is not None:
+            if side is not None and expected is not None:
                 assert side["bytes"] == expected[1]
                 assert side["fromUs"] == int(times[expected[2]]) - device.start_us
                 found += 1
@@ -110,6 +112,7 @@ def test_an_unknown_address_is_an_answer_of_one_line():
 def test_a_view_may_ask_the_kernel():
     report = build(read_trace(DATA / "streams.c0.pickle.xz"))
     device = report.devices[0]
+    assert device.memory is not None
     event = int(device.memory.lifetimes.alloc_event[-1])
     question = {
         "kind": "place",
