@@ -28,13 +28,15 @@ _MOST_MOVED = 60
 class SideDevice:
     """One device of one recording: its totals in bytes, and per owner the group, bytes at the peak and at the end.
 
-    `members` are the indices of each owner's groups among the device's groups.
+    `members` are the indices of each owner's groups among the device's groups; `reserved` is the most that was
+    reserved, None where that is not known.
     """
 
     peak: int | None
     end: int | None
     owners: Mapping[OwnerKey, _Owner]
     members: Mapping[OwnerKey, tuple[int, ...]]
+    reserved: int | None = None
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,11 @@ class Diff:
         a, b = (side.devices[device].peak if device in side.devices else 0 for side in (self.a, self.b))
         return a, None if a is None or b is None else b - a
 
+    def reserved(self, device: str) -> tuple[int, int] | None:
+        """Return the most bytes that were reserved in A and in B; None where one of them is not known."""
+        a, b = (side.devices[device].reserved if device in side.devices else None for side in (self.a, self.b))
+        return None if a is None or b is None else (a, b)
+
     @property
     def sentence(self) -> str:
         """The one line that a tired person can act on."""
@@ -105,10 +112,18 @@ class Diff:
             return f"The peaks cannot be compared{where}: one of them is unknown."
         if not growth:
             text = f"Both peak at {format_bytes(before)}{where}"
-            return f"{text}, held by the same lines." if not changed else f"{text}, but {_biggest(changed, 1)}."
+            held = f"but {_biggest(changed, 1)}" if changed else "held by the same lines"
+            return f"{text}, {held}{self._reserved_too(device)}."
         text = f"B's peak is {format_bytes(abs(growth))} {'higher' if growth > 0 else 'lower'}{where}"
         text += f" ({format_bytes(before)} → {format_bytes(before + growth)})"
         return f"{text}: {_biggest(changed, growth)}." if changed else f"{text}."
+
+    def _reserved_too(self, device: str) -> str:
+        """Name a change of what was reserved: where the peaks are equal, it is what another setting made."""
+        found = self.reserved(device)
+        if found is None or found[0] == found[1]:
+            return ""
+        return f"; reserved {format_bytes(found[0])} → {format_bytes(found[1])}"
 
 
 def _biggest(rows: Sequence[DiffRow], direction: int) -> str:
@@ -173,7 +188,11 @@ def _by_function(groups: Mapping[OwnerKey, Group]) -> dict[tuple[str, str], dict
 
 
 def side_device(
-    groups: Sequence[Group], peak: Iterable[Row], end: Iterable[Row], totals: tuple[int | None, int | None]
+    groups: Sequence[Group],
+    peak: Iterable[Row],
+    end: Iterable[Row],
+    totals: tuple[int | None, int | None],
+    reserved: int | None = None,
 ) -> SideDevice:
     """Collect one device's rows by owner; `totals` are its allocated bytes at the peak and at the end."""
     owners: dict[OwnerKey, _Owner] = {}
@@ -186,7 +205,7 @@ def side_device(
             key = _key(group)
             kept, at_peak, at_end = owners.get(key, (group, 0, 0))
             owners[key] = (kept, at_peak + row.bytes * (which == 0), at_end + row.bytes * (which == 1))
-    return SideDevice(*totals, owners, {key: tuple(indices) for key, indices in members.items()})
+    return SideDevice(*totals, owners, {key: tuple(indices) for key, indices in members.items()}, reserved)
 
 
 def side_of(analysis: Analysis, title: str | None = None) -> Side:
@@ -194,7 +213,8 @@ def side_of(analysis: Analysis, title: str | None = None) -> Side:
     devices = {}
     for device in analysis.devices:
         totals = (device.headline.allocated_peak, device.headline.allocated_after)
-        devices[device.key] = side_device(device.groups, device.peak, device.end, totals)
+        reserved = device.headline.reserved_peak
+        devices[device.key] = side_device(device.groups, device.peak, device.end, totals, reserved)
     return Side(title or analysis.title, devices)
 
 

@@ -29,7 +29,9 @@ def _totals(diff: Diff) -> list[str]:
         a, b = diff.a.devices.get(key), diff.b.devices.get(key)
         peak = _change(a.peak if a else 0, b.peak if b else 0)
         end = _change(a.end if a else 0, b.end if b else 0)
-        lines.append(f"{key}: peak {peak}, end {end}")
+        found = diff.reserved(key)
+        reserved = "" if found is None else f", reserved {_change(*found)}"
+        lines.append(f"{key}: peak {peak}, end {end}{reserved}")
     return lines
 
 
@@ -89,7 +91,7 @@ def diff_text(diff: Diff, top: int) -> str:
             cells = [cell.rjust(width) for cell, width in zip(row[:-1], widths[:-1], strict=True)]
             lines.append("  " + "  ".join([*cells, row[-1]]))
     else:
-        lines.append("  no difference")
+        lines.append("  no line differs")
     lines += [f"  {line}" for line in _rest(rest, same)]
     return "\n".join(lines)
 

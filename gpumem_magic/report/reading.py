@@ -124,7 +124,7 @@ def read_report(path: str | os.PathLike[str]) -> ExportedReport:
             groups = [Group(**group) for group in device["groups"]]
             peak, end = ([Row(**row) for row in device[name]] for name in ("peak", "end"))
             totals = (device["headline"]["allocatedPeak"], device["headline"]["allocatedAfter"])
-            devices[device["key"]] = side_device(groups, peak, end, totals)
+            devices[device["key"]] = side_device(groups, peak, end, totals, device["headline"].get("reservedPeak"))
         title = str(header["title"])
         events = sum(int(device["events"]) for device in header["devices"])
     except (OSError, binascii.Error, IndexError, KeyError, TypeError, ValueError) as error:

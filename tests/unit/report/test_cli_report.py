@@ -66,8 +66,8 @@ def test_diff_of_two_devices_keeps_them_apart(capsys):
     assert {group["device"] for group in found["groups"]} == {"cuda:0", "cuda:1"}
     assert main(["diff", two, two]) == 0
     out = capsys.readouterr().out
-    assert "  no difference\n" in out
-    assert "cuda:1: peak 173 MiB → 173 MiB (0 B), end 168 MiB → 168 MiB (0 B)" in out
+    assert "  no line differs\n" in out
+    assert "cuda:1: peak 173 MiB → 173 MiB (0 B), end 168 MiB → 168 MiB (0 B), reserved 192 MiB → 192 MiB (0 B)" in out
 
 
 def test_diff_prints_the_largest_change_first_and_counts_the_rest(capsys):
@@ -84,7 +84,7 @@ def test_diff_takes_exported_reports(capsys):
     assert main(["report", MLP, "-o", "a.html"]) == 0
     capsys.readouterr()
     assert main(["diff", "a.html", MLP]) == 0
-    assert "  no difference\n" in capsys.readouterr().out
+    assert "  no line differs\n" in capsys.readouterr().out
 
 
 def test_diff_writes_one_file_and_keeps_stdout_for_json(capsys):

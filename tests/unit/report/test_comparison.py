@@ -130,6 +130,14 @@ def test_sentences(before, after, sentence):
     assert compare(side(groups, before), side(groups, after)).sentence == sentence
 
 
+def test_equal_peaks_name_what_another_setting_reserved():
+    a, b = (report_of(f"convnet_varres.{which}") for which in ("c0", "c1"))
+    text = Comparison(a, b).to_text()
+    assert "Both peak at 2.62 GiB, held by the same lines; reserved 6.75 GiB → 2.70 GiB.\n" in text
+    assert "(0 B), reserved 6.75 GiB → 2.70 GiB (-4.05 GiB)\n" in text
+    assert "reserved" not in Comparison(a, a).sentence
+
+
 def test_the_html_is_one_file_within_its_limit(mlp, leak, tmp_path):
     comparison = Comparison(mlp, leak)
     path = comparison.save(tmp_path)
