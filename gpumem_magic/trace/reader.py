@@ -40,8 +40,8 @@ _XZ = b"\xfd7zXZ\x00"
 _FOREIGN = (
     (b"PK\x03\x04", "a zip archive, perhaps a torch.save checkpoint"),
     (b"{", "JSON, perhaps a profiler trace"),
-    (b"[", "JSON"),
-    (b"<", "HTML or XML, perhaps a page about a snapshot and not the snapshot"),
+    (b"[", "text, perhaps JSON"),
+    (b"<", "HTML or XML, perhaps an exported report: only gpumem-magic diff reads those"),
     (b"BZh", "bzip2: unpack it first"),
     (b"(\xb5/\xfd", "zstd: unpack it first"),
     (b"version https://git-lfs", "a Git LFS pointer: run git lfs pull"),

@@ -78,6 +78,8 @@ def test_long_memo_indices_are_read(tmp_path):
         (b"", "empty"),
         (b"PK\x03\x04" + b"\0" * 100, "zip archive"),
         (b'{"traceEvents": []}', "JSON"),
+        (b"[project]\n", "text"),
+        (b"<!DOCTYPE html>", "gpumem-magic diff"),
         (b"<!doctype html>", "HTML"),
         (b"version https://git-lfs.github.com/spec/v1", "Git LFS"),
         (b"\x89PNG\r\n", "does not begin like a pickle"),
