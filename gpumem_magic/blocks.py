@@ -102,7 +102,7 @@ class record:  # noqa: N801 - used as a function: `with record():`
         )
         self._recorder: Recorder | None = recorder
         if stacks == "lines" and not has_lines:
-            recorder.notes.info("lines outside a notebook need Python 3.12; on CUDA, stacks='python' names them")
+            recorder.notes.info("before Python 3.12, lines need %%gpumem; on CUDA, stacks='python' names them too")
 
     def __enter__(self) -> Self:
         frame = inspect.currentframe()

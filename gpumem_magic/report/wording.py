@@ -48,7 +48,7 @@ def numbers(analysis: Analysis, device: DeviceAnalysis) -> list[str]:
         parts.append(used)
     parts.append(format_duration(max(analysis.ended_us - analysis.started_us, 0) / 1e6))
     if device.events:
-        parts.append(f"{format_count(device.events)} events")
+        parts.append(f"{format_count(device.events)} event{'s' if device.events != 1 else ''}")
     return parts
 
 
