@@ -61,6 +61,7 @@ interface Entry {
 function numbers(device: Device): HTMLElement {
   const { headline: n } = device;
   const total = device.total === null ? '' : ` of ${formatBytes(device.total)}`;
+  const isHost = device.kind === 'cpu' || device.kind === 'host';
   const entries: Entry[] = [
     {
       label: 'before',
@@ -71,7 +72,7 @@ function numbers(device: Device): HTMLElement {
       label: 'peak',
       value: n.allocatedPeak,
       style: 'key',
-      help: 'The most that was allocated at once; equals max_memory_allocated'
+      help: `The most that was allocated at once${isHost ? '' : '; equals max_memory_allocated'}`
     },
     { label: 'after', value: n.allocatedAfter, help: 'Allocated when the recording ended' },
     {
@@ -86,15 +87,15 @@ function numbers(device: Device): HTMLElement {
       help: 'The most that torch’s allocator held of the device'
     },
     {
-      label: 'device used',
+      label: isHost ? 'host used' : 'device used',
       value: n.deviceUsed,
       small: total,
-      help: 'Whole device, by the driver, at the end'
+      help: isHost ? 'The whole machine’s memory, at the end' : 'Whole device, by the driver, at the end'
     },
     {
       label: 'this process',
       value: n.processUsed,
-      help: 'This process on the device, by the driver, at the end'
+      help: isHost ? 'This process on the host, at the end' : 'This process on the device, by the driver, at the end'
     },
     {
       label: 'to the limit',
