@@ -160,8 +160,7 @@ class Measurement:
                 holders = self._holders(recording)
                 report = _reports.build(recording, top=self.request.top, holders=holders)
                 report = self._judged(self._book(recording, report, cell_id, holders))
-                self._clear_scratch(recording, report)
-                show_report(report, self.request, cell_key)
+                show_report(self._cleared(recording, report), self.request, cell_key)
         except Exception as error:  # noqa: BLE001 - told in one line; the cell's own result stands
             print(f"gpumem: the report failed ({one_line(error)}); the cell itself is not affected")  # noqa: T201
 
@@ -184,10 +183,10 @@ class Measurement:
                 _reports.keep(report)
         return report
 
-    def _clear_scratch(self, recording: Recording, report: Report) -> None:
-        """Remove what the cell created, and say what that gave back."""
+    def _cleared(self, recording: Recording, report: Report) -> Report:
+        """Remove what a scratch cell created, and say what that gave back; the report notes that it came before."""
         if self._scratch is None:
-            return
+            return report
         from gpumem_magic.holders.scratch import scratch_text
         from gpumem_magic.magics.stayed import blocks_that_stayed, unowned
 
@@ -196,6 +195,11 @@ class Measurement:
         stayed = blocks_that_stayed(recording, report.analysis)
         remains = self._scratch.remains(stayed)
         print(scratch_text(self._scratch, freed, remains, unowned(stayed, remains)))  # noqa: T201
+        if stayed:
+            note = Note("info", "what stayed is as the cell left it, before --scratch freed it")
+            report = replace(report, analysis=replace(report.analysis, notes=(note, *report.analysis.notes)))
+            _reports.keep(report)
+        return report
 
     def _holders(self, recording: Recording) -> HolderScan | None:
         """Look who holds what stayed; thoroughly when memory ran out, as it may be held by accident."""

@@ -95,6 +95,7 @@ def test_a_scratch_cell(kernel):
     )
     assert cell.kinds == ["result", "stdout", "report"]
     assert "scratch removed a\n" in cell.text()
+    assert "what stayed is as the cell left it, before --scratch freed it" in cell.report
     assert "result: 1.00 MiB on cpu" in cell.text()
     assert "not freed: 512 KiB on cpu, held by b" in cell.text()
     assert "not freed: 256 KiB on cpu, held by registry['x']" in cell.text()
