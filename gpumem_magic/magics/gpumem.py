@@ -112,7 +112,7 @@ class GpumemMagics:
         """Show where the GPU memory of this cell went.
 
         As the first line of a cell, the cell runs exactly as it would without it, and a report follows as its last
-        output: the peak and the line that made it, what stayed, and what there was before. The same report is
+        output: the peak and the line that reached it, what stayed, and what there was before. The same report is
         ``gpumem_magic.last``, also under %%capture, which captures what is shown.
 
         %gpumem STATEMENT measures one statement:
