@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpumem_magic.analysis.model import Group, Row
-from gpumem_magic.trace.frames import is_notebook_cell
+from gpumem_magic.trace.frames import function_name, is_notebook_cell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,7 +130,7 @@ class PlaceNamer:
         else:
             where = f"{short}:{line}" if line else short
         # "<module>" says nothing beside a file's name.
-        label = where if function in {"<module>", ""} else f"{where} {function}"
+        label = where if function_name(function) in {"<module>", ""} else f"{where} {function}"
         group = Group("frame", label, self.source(filename, line), None, filename, line or None, function)
         return Owner("frame", filename, line, function), group
 

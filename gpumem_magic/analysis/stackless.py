@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpumem_magic.trace.frames import is_library, is_native
+from gpumem_magic.trace.frames import function_name, is_library, is_native
 from gpumem_magic.trace.model import Action, StackTable
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _frame_between(before: int, after: int, stacks: StackTable) -> int:
 def _program_stacks(stacks: StackTable) -> NDArray[np.bool_]:
     """Return which stacks begin where the program begins: in a module, or where a kernel is started."""
     roots = [stacks.frames[stack[-1]].name if stack else "" for stack in stacks.stacks]
-    return np.array([name in {"<module>", "_run_module_as_main"} for name in roots], bool)
+    return np.array([function_name(name) in {"<module>", "_run_module_as_main"} for name in roots], bool)
 
 
 def _anchors(

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpumem_magic.recording.model import Failure, ProcessMemory
+from gpumem_magic.trace.frames import function_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -100,7 +101,7 @@ def _frames(error: BaseException) -> tuple[tuple[str, int, str], ...]:
     traceback = error.__traceback__
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        frames.append((code.co_filename, traceback.tb_lineno or 0, code.co_name))
+        frames.append((code.co_filename, traceback.tb_lineno or 0, function_name(code.co_name)))
         traceback = traceback.tb_next
     return tuple(reversed(frames[-_MOST_FRAMES:]))
 

@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 
     from gpumem_magic.trace.model import Frame
 
-__all__ = ["is_library", "is_native", "is_notebook_cell", "is_notebook_machinery", "trim", "user_frame"]
+__all__ = [
+    "function_name",
+    "is_library",
+    "is_native",
+    "is_notebook_cell",
+    "is_notebook_machinery",
+    "trim",
+    "user_frame",
+]
 
 # ipykernel 6 and 7, xeus-python, and plain IPython in a terminal (with and without its session's number).
 _CELL = re.compile(r"[/\\](?:ipykernel|xpython)_\d+[/\\]-?\d+\.py$|^<ipython-input-\d+-[^>]*>$")
@@ -34,6 +42,11 @@ _MACHINERY = re.compile(
     r"|[/\\]asyncio[/\\]|[/\\](?:runpy|contextlib|threading|selectors)\.py$|[/\\]ipykernel_launcher\.py$"
     r"|^<frozen runpy>$|[/\\](?:nest_asyncio|gpumem_magic)[/\\.]"
 )
+
+
+def function_name(name: str) -> str:
+    """Return a function's name, "<module>" for a cell's own code: IPython 7.31 to 8 calls it ``<cell line: 3>``."""
+    return "<module>" if name.startswith("<cell line: ") else name
 
 
 def is_notebook_cell(filename: str) -> bool:

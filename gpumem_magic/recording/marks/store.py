@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from gpumem_magic.recording.model import Marks
+from gpumem_magic.trace.frames import function_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -172,7 +173,7 @@ def build_marks(logs: Iterable[ThreadLog], spots: Paths, *, has_functions: bool)
     for spot_number in np.flatnonzero(seen).tolist():
         if spot_number != NOWHERE:
             path = spots.path(spot_number)[::-1]
-            stack = tuple((spot.file, spot.first, spot.name) for spot in path)
+            stack = tuple((spot.file, spot.first, function_name(spot.name)) for spot in path)
             place_of[spot_number] = found.setdefault((stack, tuple(spot.last for spot in path)), len(found))
     return Marks(
         time_us=time_ns[order] // 1000,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpumem_magic.trace.frames import is_library, is_notebook_cell, trim, user_frame
+from gpumem_magic.trace.frames import function_name, is_library, is_notebook_cell, trim, user_frame
 from gpumem_magic.trace.model import Frame
 
 CELL = "/tmp/ipykernel_4242/3141592653.py"  # noqa: S108
@@ -98,3 +98,11 @@ def test_trim_without_a_cell_drops_the_machinery_alone():
     only_machinery = frames("/x/site-packages/ipykernel/a.py", "/x/lib/python3.12/asyncio/b.py")
     assert trim(only_machinery) == only_machinery
     assert trim(()) == ()
+
+
+@pytest.mark.parametrize(
+    ("recorded", "meant"),
+    [("<cell line: 0>", "<module>"), ("<cell line: 12>", "<module>"), ("<module>", "<module>"), ("cell", "cell")],
+)
+def test_a_cells_own_code_has_one_name_under_every_ipython(recorded, meant):
+    assert function_name(recorded) == meant
