@@ -65,6 +65,7 @@ class DiffMagics:
         argument("b", nargs="?", metavar="B", help="the later one. Default: the last measured cell."),
         argument("--export", metavar="FILE.html", help="also write both side by side as a standalone file."),
         argument("--top", type=int, default=10, metavar="N", help="rows of the text form, 0 for all. Default: 10."),
+        expands=True,
     )
     def gpumem_diff(self, line: str) -> None:
         """Compare two recordings side by side: who grew and who shrank, at each one's peak and at its end.

@@ -25,11 +25,16 @@ __all__ = ["as_magic", "register", "unregister"]
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
 
-def as_magic(name: str, *arguments: Any) -> Callable[[_Function], _Function]:
-    """Give a magic its options and help, and leave ``{x}`` and ``$x`` in its line alone."""
+def as_magic(name: str, *arguments: Any, expands: bool = False) -> Callable[[_Function], _Function]:
+    """Give a magic its options and help.
+
+    ``{x}`` and ``$x`` in its line are left alone, unless it `expands` them: worth it where a line names a file.
+    """
 
     def decorate(function: _Function) -> _Function:
-        decorators: list[Any] = [*reversed(arguments), magic_arguments(name), no_var_expand]
+        decorators: list[Any] = [*reversed(arguments), magic_arguments(name)]
+        if not expands:
+            decorators.append(no_var_expand)
         for decorator in decorators:
             function = decorator(function)
         return function

@@ -53,6 +53,7 @@ class WhatIfMagics:
             help="most GiB that may be reserved. Default: the limit that the process had, as far as it is known.",
         ),
         argument("--device", metavar="DEVICE", help="only this one, in torch's notation: cuda:0. Default: all."),
+        expands=True,
     )
     def gpumem_whatif(self, line: str) -> None:
         """Show what other allocator settings would have reserved, and whether that would have fitted.
