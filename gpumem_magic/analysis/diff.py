@@ -110,9 +110,9 @@ class Diff:
         where = f" on {device}" if len(self.devices) > 1 else ""
         if growth is None or before is None:
             return f"The peaks cannot be compared{where}: one of them is unknown."
-        if not growth:
+        if format_bytes(before) == format_bytes(before + growth):
             text = f"Both peak at {format_bytes(before)}{where}"
-            held = f"but {_biggest(changed, 1)}" if changed else "held by the same lines"
+            held = f"but {_biggest(changed, growth or 1)}" if changed else "held by the same lines"
             return f"{text}, {held}{self._reserved_too(device)}."
         text = f"B's peak is {format_bytes(abs(growth))} {'higher' if growth > 0 else 'lower'}{where}"
         text += f" ({format_bytes(before)} → {format_bytes(before + growth)})"

@@ -122,6 +122,7 @@ def test_an_edited_line_of_a_cell_keeps_its_place():
     ("before", "after", "sentence"),
     [
         ([4], [4], "Both peak at 4 B, held by the same lines."),
+        ([8 << 20], [(8 << 20) + 9], "Both peak at 8.00 MiB, but t.py:1 +9 B."),
         ([9], [4], "B's peak is 5 B lower (9 B → 4 B): t.py:1 -5 B."),
     ],
 )
