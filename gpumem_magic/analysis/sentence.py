@@ -143,7 +143,7 @@ def sentence(devices: Sequence[DeviceAnalysis], recording: Recording | None, oom
         # Nothing went above the start: what was freed is the news.
         parts = [f"Freed {format_bytes(headline.freed)} from before"]
         if headline.stayed:
-            parts.append(_stayed(device).split(",", 1)[0])
+            parts.append(_stayed(device).removesuffix(f", {_freed(device)}"))
         if headline.allocated_after is not None:
             parts.append(f"{format_bytes(headline.allocated_after)} left")
     else:

@@ -72,6 +72,17 @@ def test_only_frees():
     assert sentence([device(story, {0: here(2)})], recording()) == "Freed 3.00 MiB from before, 1.00 MiB left."
 
 
+def test_a_comma_in_the_code_of_what_stayed_does_not_end_it():
+    story = Story()
+    story.free(story.old(3 * MIB))
+    story.alloc(MIB)
+    found = device(story, {0: here(2), 1: here(2)})
+    found = replace(found, groups=tuple(group._replace(source="x, y = f(a, b)") for group in found.groups))
+    assert sentence([found], recording()) == (
+        "Freed 3.00 MiB from before, 1.00 MiB stayed (allocated at line 2 `x, y = f(a, b)`), 1.00 MiB left."
+    )
+
+
 def test_several_owners_of_what_stayed():
     story = Story()
     for size in (3, 2, 5):
