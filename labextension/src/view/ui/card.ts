@@ -96,10 +96,13 @@ function other(session: Session, source: Source, when: string, lifetime: number 
   return h('span', {}, `${when} `, go);
 }
 
+const NO_STACKS = 'CPU memory is shown by line only';
+
 export function allocationCard(session: Session, source: Source, lifetime: number): HTMLElement {
   const life = lifeOf(source, lifetime);
   const { recording } = source;
   const group = recording.device.groups[recording.lifetimes.group[lifetime] as number];
+  const canRecord = recording.device.kind !== 'cpu';
   const fact = (name: string, value: string): HTMLElement => h('span', {}, `${name} `, h('b', {}, value));
   return h(
     'div',
@@ -140,6 +143,6 @@ export function allocationCard(session: Session, source: Source, lifetime: numbe
     ),
     placeFacts(session, source, lifetime),
     stackList(source, recording.lifetimes.stack[lifetime] as number, STACK_PARTS, true) ??
-      h('div', { class: 'muted' }, 'No stack was recorded; --stacks python records them.')
+      h('div', { class: 'muted' }, `No stack was recorded; ${canRecord ? '--stacks python records them' : NO_STACKS}.`)
   );
 }
