@@ -13,6 +13,7 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -76,6 +77,7 @@ FLOOR = (
     "numpy==1.24.*",
     "nvidia-ml-py==12.535.108",
     "psutil==5.9.*",
+    "pyparsing<3.3",  # newer ones warn of what matplotlib 3.7 calls
     "rich==12.*",
     "traitlets==5.7.1",
 )
@@ -164,6 +166,7 @@ def run(environment: Environment, venvs: Path, tests: list[str], limit: float) -
         command = [str(python), "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
         # What old packages warn of on newer Pythons, and new ones of old Pythons, is not ours to mend.
         command += ["-W", "default::DeprecationWarning", "-W", "default::PendingDeprecationWarning"]
+        command += ["-W", "default:The `version` property of an event schema"]
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         try:
             done = subprocess.run(
@@ -191,6 +194,8 @@ def run(environment: Environment, venvs: Path, tests: list[str], limit: float) -
 
 def main() -> int:
     """Run all rows; the exit code is 0 when every test passed that could run."""
+    # A shell that runs this in the background has it ignored, and so would every program that the tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="")
     parser.add_argument("--tests", nargs="*")

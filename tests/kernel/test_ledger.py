@@ -188,7 +188,7 @@ def test_a_front_end_is_told(new_kernel, tmp_path):
 
 
 def test_a_headless_kernel_has_no_comm(kernel):
-    assert kernel.run("from comm import get_comm_manager\nlist(get_comm_manager().comms)").result == "[]"
+    assert kernel.run("list(get_ipython().kernel.comm_manager.comms)").result == "[]"
 
 
 class Pushed:
