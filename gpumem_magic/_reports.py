@@ -84,9 +84,17 @@ def build(recording: Recording, *, top: int = 5, holders: HolderScan | None = No
     return report
 
 
-def keep(report: Report) -> None:
-    """Make `report` the last one, and give up the oldest ones beyond the bounds."""
-    _kept[:] = [other for other in _kept if other is not report]
+def keep(report: Report, *, instead_of: Report | None = None) -> None:
+    """Make `report` the last one, and give up the oldest ones beyond the bounds.
+
+    Parameters
+    ----------
+    report
+        A new one, or one that is kept already.
+    instead_of
+        The same run's report as it was before more became known: given up, or a run would be compared with itself.
+    """
+    _kept[:] = [other for other in _kept if other is not report and other is not instead_of]
     _kept.append(report)
     size = 0
     for index in range(len(_kept) - 1, -1, -1):

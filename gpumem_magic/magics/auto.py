@@ -114,6 +114,7 @@ class Keeper:
 
         A run that nobody asked for gets its line. `scan` says who holds what, where somebody looked.
         """
+        built = report
         self._origins.measured()
         entry = self.ledger.add(recording, report.analysis, cell_id)
         if entry is None:
@@ -125,7 +126,7 @@ class Keeper:
             from gpumem_magic.book import summary_line
 
             publish_display_data({"text/plain": summary_line(entry)})
-        _reports.keep(report)
+        _reports.keep(report, instead_of=built)
         return report
 
     def _compared(self, entry: Entry, report: Report, scan: HolderScan | None) -> tuple[Entry, Report]:

@@ -21,6 +21,7 @@ from gpumem_magic.recording.recorder import Recorder
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Hashable, Mapping
 
+    from gpumem_magic.analysis.model import Analysis
     from gpumem_magic.holders import HolderScan
     from gpumem_magic.holders.roles import RoleBook
     from gpumem_magic.holders.scratch import Scratch
@@ -172,15 +173,13 @@ class Measurement:
         if any(not leak.keepers for leak in report.leaks):
             scan = self._scan(_SCAN_SECONDS, quick=False)
             if scan is not None:
-                report = replace(report, analysis=with_keepers(report.analysis, scan))
-                _reports.keep(report)
+                report = _replaced(report, with_keepers(report.analysis, scan))
         if self.request.allowed_leak is not None:
             self.broken_promise = broken_promise(report.analysis, self.request.allowed_leak)
             unjudged = nothing_to_judge(report.analysis)
             if unjudged is not None:
                 notes = (Note("warning", unjudged), *report.analysis.notes)
-                report = replace(report, analysis=replace(report.analysis, notes=notes))
-                _reports.keep(report)
+                report = _replaced(report, replace(report.analysis, notes=notes))
         return report
 
     def _cleared(self, recording: Recording, report: Report) -> Report:
@@ -197,8 +196,7 @@ class Measurement:
         print(scratch_text(self._scratch, freed, remains, unowned(stayed, remains)))  # noqa: T201
         if stayed:
             note = Note("info", "what stayed is as the cell left it, before --scratch freed it")
-            report = replace(report, analysis=replace(report.analysis, notes=(note, *report.analysis.notes)))
-            _reports.keep(report)
+            report = _replaced(report, replace(report.analysis, notes=(note, *report.analysis.notes)))
         return report
 
     def _holders(self, recording: Recording) -> HolderScan | None:
@@ -257,6 +255,13 @@ class Measurement:
             transformers.append(watch.transformer)
             self.hooks.callback(_remove, transformers, watch.transformer)
         return watch
+
+
+def _replaced(report: Report, analysis: Analysis) -> Report:
+    """Keep a report that knows more in place of the one that it was."""
+    more = replace(report, analysis=analysis)
+    _reports.keep(more, instead_of=report)
+    return more
 
 
 def _role_book(shell: Any) -> RoleBook:

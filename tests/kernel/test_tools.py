@@ -72,6 +72,19 @@ def test_two_runs_are_compared_by_label_number_and_age(kernel):
     assert "nope is neither a file nor a measured cell; held are grow" in kernel.run("%gpumem_diff nope").text("stderr")
 
 
+def test_a_run_whose_report_learned_more_is_not_compared_with_itself(kernel):
+    # A promise and scratch add notes after the report was built; a third run of a cell adds what its runs left.
+    for options in ("--assert-no-leak", "--scratch", ""):
+        cell = f"%%gpumem --label more --quiet {options}\nkept_more = more = [torch.ones(100_000) for _ in range({{}})]"
+        numbers = [kernel.run(cell.format(count)).number for count in (2, 3, 4)]
+        text = kernel.run("%gpumem_diff").report
+        assert f"A: more (In [{numbers[1]}])" in text
+        assert f"B: more (In [{numbers[2]}])" in text
+    piles = "%%gpumem --label pile --quiet\npile = [*globals().get('pile', ()), torch.ones(100_000)]"
+    numbers = [kernel.run(piles).number for _ in range(5)]
+    assert f"A: pile (In [{numbers[3]}])" in kernel.run("%gpumem_diff").report
+
+
 def test_a_training_cell_says_what_its_peak_was_for(kernel):
     kernel.run("net = torch.nn.Linear(512, 512)\noptimizer = torch.optim.Adam(net.parameters())")
     cell = kernel.run(
