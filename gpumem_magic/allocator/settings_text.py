@@ -28,7 +28,8 @@ def parse_settings(text: str, version: TorchVersion = NEWEST) -> AllocatorSettin
     checked = check(text, version)
     if len(checked.problems) > len(checked.dropped):
         problem = checked.problems[0]
-        raise BadUsageError(f"{text!r}: {problem.message}. Write {checked.corrected!r}")
+        instead = f"Write {checked.corrected!r}" if checked.corrected else "Leave it out"
+        raise BadUsageError(f"{text!r}: {problem.message}. {instead}")
     options = {**checked.settings, **checked.dropped}
     if options.get("backend", "native") != "native":
         raise BadUsageError(f"{text!r}: only torch's native allocator can be replayed, not {options['backend']}")

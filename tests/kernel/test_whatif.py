@@ -39,6 +39,8 @@ def test_a_wrong_setting_is_refused_with_the_corrected_one(loaded):
     cell = loaded.run("%gpumem_whatif --conf max_split_size_mb=32 load_swap.c0.pickle.xz")
     assert "UsageError" in cell.kinds or "Write 'max_split_size_mb:32'" in cell.text("stderr")
     assert "Write 'max_split_size_mb:32'" in cell.text("stderr") + cell.traceback
+    cell = loaded.run("%gpumem_whatif --conf bogus:1 load_swap.c0.pickle.xz")
+    assert "no option 'bogus' in any version of torch. Leave it out" in cell.text("stderr") + cell.traceback
 
 
 def test_a_cell_of_cpu_tensors_cannot_be_replayed_and_says_so(loaded, tmp_path):
