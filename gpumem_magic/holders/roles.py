@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import threading
 import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,8 @@ class RoleBook:
         self._module_names: dict[int, str] = {}
         self._parameter_names: dict[int, str] = {}
         self._complete = False
+        # Modules may be called on several threads; a look that would wait for another one is left out.
+        self._lock = threading.Lock()
 
     # What the watch over torch's calls asks for
 
@@ -107,23 +110,26 @@ class RoleBook:
         now = time.perf_counter()
         if torch is None or self._spent > _FIRST_SECONDS + _SHARE * (now - self._began):
             return
-        if len(self._rows) >= _MOST_ROWS:
+        if len(self._rows) >= _MOST_ROWS or not self._lock.acquire(blocking=False):
             return
-        moment = time.time_ns() // 1000
         try:
-            with _undisturbed(torch):
-                look(torch)
-        except Exception:  # noqa: BLE001 - any object may be hostile; what was seen before it counts
-            self._spent += _LONGEST_SECONDS
-        self._flush(moment)
-        self._spent += time.perf_counter() - now
+            moment = time.time_ns() // 1000
+            try:
+                with _undisturbed(torch):
+                    look(torch)
+            except Exception:  # noqa: BLE001 - any object may be hostile; what was seen before it counts
+                self._spent += _LONGEST_SECONDS
+            self._flush(moment)
+            self._spent += time.perf_counter() - now
+        finally:
+            self._lock.release()
 
     # The look after the code
 
     def end(self) -> None:
         """See everything that is alive, within half a second. The collector must not run meanwhile."""
         torch = self._torch = self._torch or loaded_torch()
-        if torch is None:
+        if torch is None or not self._lock.acquire(timeout=_END_SECONDS):
             return
         moment = time.time_ns() // 1000
         deadline = time.monotonic() + _END_SECONDS
@@ -137,7 +143,8 @@ class RoleBook:
         finally:
             if enabled:
                 gc.enable()
-        self._flush(moment)
+            self._flush(moment)
+            self._lock.release()
 
     def _everything(self, torch: Torch, deadline: float) -> bool:
         modules, optimizers, tensors = _alive(torch)
@@ -346,6 +353,8 @@ def _tensors_in(torch: Torch, values: Iterable[object], depth: int) -> Iterator[
         if torch.is_tensor(type(value)):
             yield value
         elif depth and issubclass(type(value), (list, tuple)):
-            yield from _tensors_in(torch, value, depth - 1)  # type: ignore[arg-type]
+            # Not `iter(value)`: a class of the user's may have code of its own there.
+            plain: Any = list if issubclass(type(value), list) else tuple
+            yield from _tensors_in(torch, plain.__iter__(value), depth - 1)
         elif depth and issubclass(type(value), dict):
             yield from _tensors_in(torch, dict.values(value), depth - 1)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 import weakref
 from typing import Any
 
@@ -101,14 +102,12 @@ def test_looks_in_the_middle_are_few_where_they_are_expensive(monkeypatch):
     book = RoleBook(dict)
     taken = []
 
-    class Slow(list[object]):
-        def __iter__(self):
-            taken.append(now[0])
-            now[0] += 0.02
-            return super().__iter__()
+    def slow(_torch):
+        taken.append(now[0])
+        now[0] += 0.02
 
     for _ in range(200):
-        book.inputs(Slow())
+        book._guarded(slow)
         now[0] += 0.05
     # 10 s at 0.3 percent are 30 ms, and the first 2 ms are free: two looks of 20 ms.
     assert len(taken) == 2
@@ -273,3 +272,41 @@ def test_tools_that_are_taken_are_named():
     finally:
         for tool in taken:
             monitoring.free_tool_id(tool)
+
+
+def test_a_list_of_the_users_own_class_runs_none_of_its_code():
+    class Lazy(list):  # type: ignore[type-arg]
+        def __iter__(self):
+            raise AssertionError("the user's code ran")
+
+    x = torch.ones(4)
+    book = RoleBook(dict)
+    book.inputs(Lazy([x]))
+    assert seen(book)[at(x)] == ("input", "")
+
+
+def test_threads_that_look_at_once_disturb_nobody():
+    tensors = [torch.ones(1) for _ in range(2000)]
+    book = RoleBook(dict)
+    book._began -= 1e6  # all looks are affordable
+    failures = []
+
+    def look():
+        try:
+            for _ in range(20):
+                book.inputs(tensors)
+        except Exception as error:  # noqa: BLE001 - asserted on below
+            failures.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=look) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert failures == []
+    assert seen(book)[at(tensors[0])] == ("input", "")
