@@ -66,14 +66,15 @@ class Questions:
             return
         reply: dict[str, Any] = {"kind": kind, "id": content.get("id"), "error": None}
         try:
-            if self._report is None:
+            report = self._report  # `close` may come from another thread meanwhile
+            if report is None:
                 raise BadUsageError(_GONE)
             if kind == "whatif":
-                self._explore(self._report, content, lambda message: send({**reply, **message}, None))
+                self._explore(report, content, lambda message: send({**reply, **message}, None))
             elif kind == "place":
-                send({**reply, **_place(self._report, content)}, None)
+                send({**reply, **_place(report, content)}, None)
             else:
-                send(reply, [_look(self._report, content)])
+                send(reply, [_look(report, content)])
         except GpumemError as error:
             send({**reply, "error": str(error)}, None)
         except (KeyError, TypeError, ValueError, OverflowError) as error:

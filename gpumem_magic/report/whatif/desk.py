@@ -174,7 +174,7 @@ class _Work:
         facts = known.facts
         if facts is None:
             return {"state": "problem", "message": "the replay ended early: ask again", "fix": None}
-        rows = [row for row in known.rows.values() if row.is_recorded]
+        rows = [row for row in list(known.rows.values()) if row.is_recorded]
         rows += [known.rows[conf] for conf in self._question.confs if conf in known.rows]
         answer = Answer(facts, self._question.cap, tuple(dict.fromkeys(rows)))
         return {"state": "done", "answer": plain(answer)}
@@ -190,7 +190,7 @@ class _Work:
             if self._stopped.is_set():
                 process.kill()
             problem = None
-            with process, contextlib.suppress(BrokenPipeError):
+            with contextlib.suppress(BrokenPipeError), process:  # leaving `process` flushes its stdin once more
                 assert process.stdin is not None  # noqa: S101 (for the type checker)
                 assert process.stdout is not None  # noqa: S101
                 self._send({"state": "running", "done": 0, "total": total})

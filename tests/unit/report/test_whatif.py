@@ -367,6 +367,16 @@ def test_a_broken_process_is_one_line(report_of, monkeypatch):
     assert problem["message"] == ("the replaying process ended early (RuntimeError: no replay here): ask again")
 
 
+def test_a_process_that_dies_before_it_has_read_the_question_is_one_line_too(report_of, monkeypatch):
+    monkeypatch.setattr(whatif_desk, "_BOOT", "raise RuntimeError('no replay here')")
+    report = report_of("streams.c0")
+    (device,) = report.devices
+    # More than a pipe holds.
+    question = replace(question_for(report.analysis, device), confs=("",) * 500_000)
+    work = whatif_desk._Work(device, question, whatif_desk._Known(), lambda _message: None)
+    assert work._listen(question, 1) == "the replaying process ended early (RuntimeError: no replay here): ask again"
+
+
 @pytest.mark.parametrize("name", ["mlp_train.c1", "random_mix.c0", "oom_growth", "streams.c0", "cuda_graph.c1"])
 def test_a_recording_with_holes_still_gets_an_answer_that_says_so(name):
     trace = read_trace(RECORDINGS / f"{name}.pickle.xz")
