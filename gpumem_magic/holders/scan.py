@@ -238,9 +238,9 @@ class _Scan:
         """Return the largest tensors first, without the crumbs: libraries keep dozens of constants of a few bytes."""
         sizes = {id(tensor): self._torch.size(tensor) for tensor in rest}
         rest = sorted(rest, key=lambda tensor: -sizes[id(tensor)])
-        left = sum(sizes.values())
+        left = total = sum(sizes.values())
         for index, tensor in enumerate(rest):
-            if left <= _CRUMBS * sum(sizes.values()):
+            if left <= _CRUMBS * total:
                 return rest[:index]
             left -= sizes[id(tensor)]
         return rest
