@@ -212,12 +212,13 @@ class Session:
         measurement = self._measurement(request)
         frame.nested[key] = measurement
         try:
-            return self._run_first(measurement, body, local_ns)
+            value = self._run_first(measurement, body, local_ns)
         finally:
             if not running:  # no cell runs whose end would show it
                 measurement.show()
-                if measurement.broken_promise is not None:
-                    raise LeakError(measurement.broken_promise)
+        if not running and measurement.broken_promise is not None:
+            raise LeakError(measurement.broken_promise)
+        return value
 
     def running_sources(self) -> list[str]:
         """Return the running cells as they were typed, the user's first, then those that magics run within it."""

@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gpumem_magic.recording.ticker import call_every
@@ -52,7 +53,8 @@ def _begin_own() -> bool:
 
 
 def _import_own() -> None:
-    with _importing:
+    # What fails to import is left to the report, which says so; here it would be a traceback below the user's cell.
+    with _importing, suppress(ImportError, OSError, RuntimeError):
         for name in _ANALYSIS:
             importlib.import_module(name)
 
