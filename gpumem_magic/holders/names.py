@@ -6,6 +6,8 @@ import ast
 import types
 from typing import TYPE_CHECKING
 
+from gpumem_magic._parsing import parse_quietly
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -15,7 +17,7 @@ __all__ = ["mentioned", "names_in_use"]
 def mentioned(source: str) -> Iterator[str]:
     """Yield the names in a cell's transformed text, also in the body that a cell magic gets."""
     try:
-        tree = ast.parse(source)
+        tree = parse_quietly(source)
     except (SyntaxError, ValueError, RecursionError):
         return
     for node in ast.walk(tree):

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from gpumem_magic._parsing import parse_quietly
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -54,8 +56,7 @@ def parse_cell(source: str) -> ast.Module | None:
             lines[number] = line[: len(line) - len(text)] + "pass"
     for _ in range(_MOST_BLANKED):
         try:
-            flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-            tree = compile("\n".join(lines), "<cell>", "exec", flags, dont_inherit=True)
+            return parse_quietly("\n".join(lines), ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         except SyntaxError as error:
             # ``files = !ls`` and ``help?`` are lines of IPython's own.
             number = (error.lineno or 0) - 1
@@ -65,8 +66,6 @@ def parse_cell(source: str) -> ast.Module | None:
             lines[number] = lines[number][: len(lines[number]) - len(text)] + "pass"
         except (ValueError, RecursionError, MemoryError):
             return None
-        else:
-            return tree if isinstance(tree, ast.Module) else None
     return None
 
 
@@ -94,7 +93,7 @@ def adds_to_itself(line: str) -> bool:
     Of a line that cannot be read by itself, that is not known, and taken as so where it joins tensors.
     """
     try:
-        statements = ast.parse(line.strip()).body
+        statements = parse_quietly(line.strip()).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return any(word in line for word in _JOINS)
     for statement in statements:

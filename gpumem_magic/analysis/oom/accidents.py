@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from gpumem_magic._parsing import parse_quietly
+
 if TYPE_CHECKING:
     from gpumem_magic.analysis.model import Group
     from gpumem_magic.analysis.oom.state import OomState
@@ -94,7 +96,7 @@ def _bound_anew(line: Group | None) -> str | None:
     if line is None or line.source is None:
         return None
     try:
-        body = ast.parse(line.source).body
+        body = parse_quietly(line.source).body
     except (SyntaxError, ValueError):
         # The first of several lines: `model = Model(`.
         match = _BINDING.match(line.source)
