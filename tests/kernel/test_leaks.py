@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import nbformat
 import pytest
 from nbclient import NotebookClient
@@ -127,3 +130,24 @@ def test_the_ledger_as_an_object(fresh_kernel):
     fresh_kernel.run("x.mean().item()")
     text = "(row,) = gpumem_magic.ledger().alive[0].rows\n(row.bytes, row.names, row.last_used, row.entry.run)"
     assert fresh_kernel.run(text).result == "(1048576, ('x',), 'In [4]', 1)"
+
+
+_WITHOUT_A_CELL = """
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance()
+shell.run_line_magic("load_ext", "gpumem_magic")
+shell.user_ns["torch"] = torch
+for end in ("1 / 0", ""):
+    try:
+        shell.run_cell_magic("gpumem", "--quiet --assert-no-leak", {leak!r} + chr(10) + end)
+    except Exception as error:
+        print(type(error).__name__)
+"""
+
+
+def test_an_error_of_the_users_own_passes_before_a_broken_promise():
+    source = _WITHOUT_A_CELL.format(leak=LEAK)
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True, timeout=120)  # noqa: S603
+    assert done.stdout.splitlines()[-2:] == ["ZeroDivisionError", "LeakError"]
