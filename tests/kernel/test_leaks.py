@@ -149,5 +149,5 @@ for end in ("1 / 0", ""):
 
 def test_an_error_of_the_users_own_passes_before_a_broken_promise():
     source = _WITHOUT_A_CELL.format(leak=LEAK)
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True, timeout=120)  # noqa: S603
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.splitlines()[-2:] == ["ZeroDivisionError", "LeakError"]
