@@ -14,6 +14,7 @@ from gpumem_magic._errors import LeakError, RecordingError
 from gpumem_magic.holders.roles import RoleBook
 from gpumem_magic.recording.devices import check_device
 from gpumem_magic.recording.model import Cell
+from gpumem_magic.recording.notes import one_line
 from gpumem_magic.recording.options import RecordOptions
 from gpumem_magic.recording.outcome import classify
 from gpumem_magic.recording.recorder import Recorder
@@ -123,18 +124,25 @@ class record:  # noqa: N801 - used as a function: `with record():`
         recorder.end()
         source = "".join(linecache.getlines(self._file))
         cell = Cell(execution_count=None, label=self._label, source=source, filenames=(self._file,))
-        with paused_collector():
-            recording = recorder.stop(cell, *classify(error))
-            self.report = _reports.build(recording, holders=self._holders())
+        try:
+            with paused_collector():
+                recording = recorder.stop(cell, *classify(error))
+                self.report = _reports.build(recording, holders=self._holders())
+        except Exception as failure:  # noqa: BLE001 - told in one line; the block's own outcome stands
+            print(f"gpumem: the report failed ({one_line(failure)}); the block itself is not affected", file=sys.stderr)  # noqa: T201
+            return
         # 600,000 entries of torch's snapshot take 0.1 s to go: not while somebody waits for the report.
         call_every(0, partial(_let_go, [recorder]), delay=_LET_GO_SECONDS)
         del recorder
         if self._allowed_leak is not None and error is None:
-            from gpumem_magic.analysis.leaks.check import broken_promise
+            from gpumem_magic.analysis.leaks.check import broken_promise, nothing_to_judge
 
             broken = broken_promise(self.report.analysis, self._allowed_leak)
             if broken is not None:
                 raise LeakError(broken)
+            unjudged = nothing_to_judge(self.report.analysis)
+            if unjudged is not None:
+                print(f"gpumem: {unjudged}", file=sys.stderr)  # noqa: T201 - a promise that was not checked is no success
 
     def _holders(self) -> HolderScan | None:
         """Look what the caller's global names keep."""

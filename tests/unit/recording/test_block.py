@@ -56,3 +56,10 @@ def test_a_block_is_used_once():
 def test_a_block_that_is_never_entered_costs_nothing():
     gpumem_magic.record()
     assert not torch._C._autograd._profiler_enabled()
+
+
+def test_a_promise_that_could_not_be_checked_is_said(capsys):
+    with gpumem_magic.record(assert_no_leak=True):
+        kept = torch.empty(3)
+    assert len(kept) == 3
+    assert capsys.readouterr().err.startswith("gpumem: assert-no-leak had nothing to judge")
