@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
 if TYPE_CHECKING:
@@ -58,11 +59,26 @@ class Kernel:
         return Cell(cell.outputs, cell.execution_count)
 
 
+def _joined(outputs: list[Any]) -> list[Any]:
+    """The outputs as a front end shows them: what was printed without a pause of its own is one text.
+
+    A kernel sends printed text when its timer fires, so that a slow machine splits one text over several messages.
+    """
+    joined: list[Any] = []
+    for output in outputs:
+        before = joined[-1] if joined else None
+        if before is not None and before.output_type == output.output_type == "stream" and before.name == output.name:
+            joined[-1] = NotebookNode({**before, "text": before.text + output.text})
+        else:
+            joined.append(output)
+    return joined
+
+
 class Cell:
     """What a cell showed, in order."""
 
     def __init__(self, outputs: list[Any], number: int | None) -> None:
-        self.outputs = outputs
+        self.outputs = _joined(outputs)
         self.number = number
 
     @property
