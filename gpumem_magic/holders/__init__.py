@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from gpumem_magic.holders.model import Category, Holder, HolderKind, HolderScan, Storage
 from gpumem_magic.holders.release import Freed, release, release_text
-from gpumem_magic.holders.scan import is_still_there, who_holds
+from gpumem_magic.holders.scan import who_holds
 from gpumem_magic.holders.text import describe_scan
+from gpumem_magic.holders.witness import StorageWitness
 
 __all__ = [
     "Category",
@@ -14,8 +15,8 @@ __all__ = [
     "HolderKind",
     "HolderScan",
     "Storage",
+    "StorageWitness",
     "describe_scan",
-    "is_still_there",
     "release",
     "release_text",
     "who_holds",

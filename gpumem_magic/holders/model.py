@@ -105,8 +105,7 @@ class HolderScan:
     graphs
         Root path → autograd nodes that it keeps alive, for roots that keep more than a handful.
     witnesses
-        A weak reference to one tensor of each storage, by (device, address): as long as it lives there, the storage
-        is still the same one.
+        A weak reference to one tensor of each storage, by (device, address).
     idle
         Variables that the code in question does not use, directly or through a function of the notebook, and no recent
         cell did: name → when it was used last, in words. A storage that a variable in use reaches too is never held by

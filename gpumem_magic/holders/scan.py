@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gpumem_magic.holders.tensors import StorageKey, Torch
 
-__all__ = ["is_still_there", "who_holds"]
+__all__ = ["who_holds"]
 
 # Walking every imported library takes most of a second in a process with torch: not for a rest of a few constants.
 _MODULE_SHARE = 0.01
@@ -35,15 +35,6 @@ _MOST_GRAPH_CYCLES = 8
 _FEW_NODES = 8
 
 _UNKNOWN = Holder(HolderKind.UNKNOWN, "no Python object found: a library, a captured graph or C++ code", "")
-
-
-def is_still_there(witness: weakref.ref[Any], device: str, address: int) -> bool:
-    """Tell whether a tensor that was seen at an address is alive there: the storage is then still the same one."""
-    torch, tensor = loaded_torch(), witness()
-    if torch is None or tensor is None:
-        return False
-    key = torch.storage(tensor)
-    return key is not None and (key.device, key.address) == (device, address)
 
 
 class _Found:

@@ -1,34 +1,33 @@
 """Which cell and line made a storage, and how certain that is.
 
 The ledger knows a block by its address and size. Memory that a cell frees which is not measured may be given out again
-at the same address, so the ledger's word is only taken where every cell since was measured, or where a tensor that was
-seen right after the measured cell still lives in that very place.
+at the same address, so the ledger's word is only taken where every cell since was measured, or where the very storage
+that was seen right after the measured cell, before anything else ran, still lies there.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import weakref
     from collections.abc import Mapping
 
-    from gpumem_magic.book import Ledger, LiveBlocks
-    from gpumem_magic.holders import HolderScan
+    from gpumem_magic.book import Ledger, LiveBlocks, Origin
+    from gpumem_magic.holders import HolderScan, StorageWitness
     from gpumem_magic.holders.text import Unowned
 
 __all__ = ["Origins", "unowned_blocks"]
 
-# 200 bytes each.
+# 300 bytes each.
 _MOST_WITNESSES = 50_000
 
 
 class Origins:
-    """Remembers what was seen, as weak references, and when something ran that was not measured."""
+    """Remembers storages that were seen, weakly, and when something ran that was not measured."""
 
     def __init__(self) -> None:
-        self._witnesses: dict[tuple[str, int], weakref.ref[Any]] = {}
+        self._witnesses: dict[tuple[str, int], StorageWitness] = {}
         self._is_measured = False
         # Entries up to this start, in Unix microseconds, were followed by something that was not measured.
         self._gap_us = 0
@@ -45,24 +44,32 @@ class Origins:
             self._gap_us = now_us()
         self._is_measured = False
 
+    def _is_certain(self, origin: Origin) -> bool:
+        """Tell whether everything that ran since was measured, so that the ledger missed no free."""
+        return origin.entry.started_us > self._gap_us
+
     def see(self, scan: HolderScan | None, ledger: Ledger) -> None:
-        """Remember the tensors that lie where a measured run left a block."""
+        """Remember the storages that lie where a measured run left a block, as far as that is certain."""
         if scan is None:
             return
-        gone = [key for key, witness in self._witnesses.items() if witness() is None]
-        for key in gone:
+        from gpumem_magic.holders import StorageWitness
+
+        for key in [key for key, witness in self._witnesses.items() if witness.is_gone()]:
             del self._witnesses[key]
         for storage in scan.storages:
             key = (storage.device, storage.address)
             if len(self._witnesses) >= _MOST_WITNESSES:
                 break
-            if key not in self._witnesses and ledger.origin(*key) is not None:
-                self._witnesses[key] = scan.witnesses[key]
+            origin, tensor = ledger.origin(*key), scan.witnesses[key]()
+            if origin is None or tensor is None or not self._is_certain(origin):
+                continue
+            known = self._witnesses.get(key)
+            if known is None or not known.is_of(tensor):
+                # The former one's memory lies elsewhere now, or another was put into its tensor.
+                self._witnesses[key] = StorageWitness(tensor)
 
     def of(self, scan: HolderScan, ledger: Ledger) -> dict[tuple[str, int], str]:
         """Return cell and line by (device, address), where they are certain."""
-        from gpumem_magic.holders import is_still_there
-
         found = {}
         for storage in scan.storages:
             key = (storage.device, storage.address)
@@ -70,7 +77,7 @@ class Origins:
             if origin is None:
                 continue
             witness = self._witnesses.get(key)
-            if origin.entry.started_us > self._gap_us or (witness is not None and is_still_there(witness, *key)):
+            if self._is_certain(origin) or (witness is not None and witness.is_of(scan.witnesses[key]())):
                 found[key] = str(origin)
         return found
 

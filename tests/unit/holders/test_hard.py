@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpumem_magic.holders import HolderKind, is_still_there, who_holds  # noqa: E402
+from gpumem_magic.holders import HolderKind, StorageWitness, who_holds  # noqa: E402
 from gpumem_magic.holders.names import names_in_use  # noqa: E402
 from gpumem_magic.holders.scratch import Scratch, scratch_text  # noqa: E402
 
@@ -114,11 +114,31 @@ def test_a_quick_scan_looks_at_the_notebooks_names_alone(shell):
     found = who_holds(shell, quick=True)
     assert [(s.size, s.holders[0].path) for s in found.storages] == [(BYTES, "x")]
     key = (found.storages[0].device, found.storages[0].address)
-    assert is_still_there(found.witnesses[key], *key)
-    assert not is_still_there(found.witnesses[key], "cuda:0", key[1])
+    assert found.witnesses[key]() is shell.user_ns["x"]
     run(shell, "x = None")
-    assert not is_still_there(found.witnesses[key], *key)
+    assert found.witnesses[key]() is None
     assert aside.numel() == 7
+
+
+def test_a_storage_is_recognised_by_itself_not_by_its_tensor_or_place():
+    memory = bytearray(256)
+    tensor, other = torch.frombuffer(memory, dtype=torch.float32), torch.ones(64)
+    witness = StorageWitness(tensor)
+    view = tensor[3:]
+    assert witness.is_of(tensor)
+    assert witness.is_of(view)
+    assert not witness.is_of(other)
+    address = tensor.data_ptr()
+    # Another storage under the same object at the same place.
+    tensor.data = torch.frombuffer(memory, dtype=torch.float32)
+    assert tensor.data_ptr() == address
+    assert not witness.is_of(tensor)
+    assert witness.is_of(view)
+    del view
+    assert witness.is_gone()
+    assert not witness.is_of(tensor)
+    with pytest.raises(ValueError, match="no tensor with a storage"):
+        StorageWitness(torch.empty(0))
 
 
 def test_graphs_in_a_list_count_together(shell):
