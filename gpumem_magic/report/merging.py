@@ -40,7 +40,7 @@ def merged_document(a: bytes, b: bytes, diff: Diff) -> bytes:
     for name, array in arrays_b.items():
         device, column = name.split(".", 1)
         if column == "stack":
-            array = np.where(array > 0, array + np.uint32(stacks), 0).astype(np.uint32)  # noqa: PLW2901
+            array = np.where(array > 0, array.astype(np.uint32) + np.uint32(stacks), 0).astype(np.uint32)  # noqa: PLW2901
         arrays[f"d{int(device[1:]) + own}.{column}"] = array
     strings, frames = len(head_a["strings"]), len(head_a["frames"])
     header = {

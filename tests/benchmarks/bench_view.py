@@ -13,13 +13,10 @@ from __future__ import annotations
 
 import argparse
 import base64
-import gzip
 import importlib.util
-import json
 import lzma
 import re
 import statistics
-import struct
 import subprocess
 import tempfile
 import threading
@@ -46,7 +43,6 @@ ARGS = [
     "--enable-precise-memory-info",
     "--js-flags=--expose-gc",
 ]
-DTYPES = {"u1": "<u1", "u2": "<u2", "u4": "<u4", "f8": "<f8"}
 LINES, STACKS, DEPTH = 40, 400, 25
 
 # Stands in the page before everything else. `paint`: ms from the script's start to the frame after the picture was
@@ -150,25 +146,11 @@ def header(changes: int, lifetimes: int, total: np.ndarray, times: np.ndarray) -
     }  # fmt: skip
     strings = [f"/usr/lib/python3.12/site-packages/torch/nn/file{k}.py" for k in range(60)] + ["forward", "step"]
     return {
-        "format": "gpumem-view", "version": 1, "package": "bench", "title": "bench", "sentence": "Generated.",
+        "package": "bench", "title": "bench", "sentence": "Generated.",
         "createdUs": 0, "origin": "file", "outcome": None, "error": None, "cell": None, "notes": [], "discloses": "",
         "strings": strings, "frames": [[k % 60, k, 60 + k % 2] for k in range(2000)],
         "stacks": [[], *([(s * 13 + d * 31) % 2000 for d in range(DEPTH)] for s in range(STACKS))], "devices": [device],
     }  # fmt: skip
-
-
-def container(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
-    refs, parts, offset = {}, [], 0
-    for name, array in arrays.items():
-        dtype = f"{array.dtype.kind}{array.dtype.itemsize}"
-        data = array.astype(DTYPES[dtype]).tobytes()
-        refs[name] = {"dtype": dtype, "offset": offset, "length": len(array)}
-        data += b"\0" * (-len(data) % 8)
-        parts.append(data)
-        offset += len(data)
-    text = json.dumps({**head, "arrays": refs}).encode()
-    start = struct.pack("<I", len(text)) + text
-    return gzip.compress(start + b"\0" * (-len(start) % 8) + b"".join(parts), 6)
 
 
 def page_of(document: bytes) -> str:
@@ -357,6 +339,8 @@ def main() -> None:
     options = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
+    from gpumem_magic.report.container import encode
+
     viewer: Path | None = options.torch_viewer
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=options.chromium, args=ARGS)
@@ -375,7 +359,7 @@ def main() -> None:
             )
         for events in options.events:
             # An allocation is three events (its free is requested, then completed) and two changes of allocated bytes.
-            document = container(*training(events * 2 // 3, 1))
+            document = encode(*training(events * 2 // 3, 1))
             html = page_of(document)
             measure(browser, f"generated, {DEPTH}-frame stacks", html, len(html), events=events, runs=options.runs)
         browser.close()

@@ -28,6 +28,24 @@ test('a container that lies anywhere in a buffer is read', () => {
   expect(parse(shifted.subarray(3)).array('d0.sizes', 'f8')).toEqual(parse(good).array('d0.sizes', 'f8'));
 });
 
+test('counts and indices may come narrower than described', () => {
+  const arrays = timelineArrays(truth);
+  const wide = readRecording(parse(good), 0);
+  for (const name of ['d0.start', 'd0.span', 'd0.bytes', 'd0.requested', 'd0.group', 'd0.stack', 'd0.t']) {
+    const [, values] = arrays[name] as ['u4', number[]];
+    const most = Math.max(...values);
+    arrays[name] = [most < 256 ? 'u1' : most < 65_536 ? 'u2' : 'u4', values];
+  }
+  expect(Object.values(arrays).filter(([dtype]) => dtype === 'u1').length).toBeGreaterThan(4);
+  const document = parse(encode(makeHeader([device]), arrays));
+  const narrow = readRecording(document, 0);
+  expect(narrow.steps).toEqual(wide.steps);
+  expect(narrow.lifetimes.requested).toEqual(wide.lifetimes.requested);
+  expect({ ...narrow.lifetimes }).toEqual({ ...wide.lifetimes });
+  expect(document.array('d0.stack', 'u4')).toBeInstanceOf(Uint32Array);
+  expect(document.counts('d0.start')).toBeInstanceOf(Uint8Array);
+});
+
 describe('what does not hold together is refused with a sentence', () => {
   test('empty', () => expect(() => parse(new Uint8Array())).toThrow('The report is empty'));
   test('something else', () =>
@@ -59,7 +77,8 @@ describe('what does not hold together is refused with a sentence', () => {
     ['d0.group', 99, 'belongs to nobody'],
     ['d0.stack', 99, 'belongs to nobody'],
     ['d0.span', 4_000, 'outlives the recording'],
-    ['d0.bytes', 4_000, 'has no size']
+    ['d0.bytes', 4_000, 'has no size'],
+    ['d0.requested', 4_000, 'has no size']
   ])('%s out of bounds', (name, value, message) => {
     const arrays = timelineArrays(truth);
     const [dtype, values] = arrays[name] as ['u2', number[]];

@@ -11,8 +11,12 @@ export interface ViewDocument {
   header: Header;
   /** A named array; throws when the document has none of that name or of another type. */
   array<D extends DType>(name: string, dtype: D): ColumnOf<D>;
+  /** Counts or indices as they were written, in whatever unsigned type holds them: nothing is copied. */
+  counts(name: string): Counts;
   has(name: string): boolean;
 }
+
+export type Counts = Uint8Array | Uint16Array | Uint32Array;
 
 export type ColumnOf<D extends DType> = D extends 'u1'
   ? Uint8Array
@@ -60,18 +64,31 @@ export function parse(bytes: Uint8Array): ViewDocument {
   const base = Math.ceil((4 + headerLength) / 8) * 8;
   for (const [name, ref] of Object.entries(header.arrays)) checkArray(name, ref, data.byteLength - base);
   for (const [index, device] of header.devices.entries()) checkDevice(header, index, device.key);
+  const find = (name: string, most: DType): ArrayRef => {
+    const ref = header.arrays[name];
+    if (ref === undefined) throw new DocumentError(`The report lacks its array "${name}". Export it again.`);
+    if (ref.dtype !== most && !isNarrower(ref.dtype, most)) {
+      throw new DocumentError(`The report's array "${name}" holds ${ref.dtype}, not ${most}.`);
+    }
+    return ref;
+  };
   return {
     header,
     has: name => name in header.arrays,
     array<D extends DType>(name: string, dtype: D): ColumnOf<D> {
-      const ref = header.arrays[name];
-      if (ref === undefined) throw new DocumentError(`The report lacks its array "${name}". Export it again.`);
-      if (ref.dtype !== dtype) {
-        throw new DocumentError(`The report's array "${name}" holds ${ref.dtype}, not ${dtype}.`);
-      }
-      return column(data, base, ref) as ColumnOf<D>;
-    }
+      const ref = find(name, dtype);
+      const written = column(data, base, ref);
+      if (ref.dtype === dtype) return written as ColumnOf<D>;
+      return (dtype === 'u2' ? new Uint16Array(written) : new Uint32Array(written)) as ColumnOf<D>;
+    },
+    counts: name => column(data, base, find(name, 'u4')) as Counts
   };
+}
+
+/** Both are unsigned, and the values of one fit the other. */
+function isNarrower(dtype: DType, than: DType): boolean {
+  const widths: readonly DType[] = ['u1', 'u2', 'u4'];
+  return widths.includes(dtype) && widths.indexOf(dtype) < widths.indexOf(than);
 }
 
 function parseHeader(bytes: Uint8Array): Header {

@@ -3,7 +3,8 @@
  *
  * Container, before gzip: `u32` little-endian header length; header as UTF-8 JSON; zero bytes up to a multiple of 8;
  * the array section. `header.arrays[name]` gives dtype, byte offset from the start of the array section (a multiple of
- * 8) and element count; all numbers little-endian. `gpumem_magic/report/document.py` writes it.
+ * 8) and element count; all numbers little-endian. An array that is described below as u4 or u2 may come narrower where
+ * its values fit. `gpumem_magic/report/document.py` writes it.
  *
  * Units: bytes, and Unix microseconds (`…Us`). Array times are microseconds relative to the device's `startUs`.
  * `null` means unknown; the reason stands in `missing` under the same name.

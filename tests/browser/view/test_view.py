@@ -56,6 +56,20 @@ def test_it_opens_from_disk_alone_and_says_what_matters_first(open_report, shoot
     shoot(page, "whole")
 
 
+def test_the_picture_is_drawn_once_before_it_is_seen(new_page, report_of):
+    page = new_page()
+    page.add_init_script("window.drawn = 0; addEventListener('gpumem-frame', () => { window.drawn += 1; }, true);")
+    page.goto(report_of("lm_growing.c1").as_uri())
+    page.wait_for_selector(f"{HOST} .overlay[aria-description]")
+    for _ in range(3):
+        two_frames(page)
+    assert page.evaluate("window.drawn") == 1
+    page.set_viewport_size({"width": 700, "height": 800})
+    two_frames(page)
+    two_frames(page)
+    assert page.evaluate("window.drawn") > 1
+
+
 def test_the_wheel_zooms_about_the_mouse_and_a_drag_pans(open_report, shoot):
     page = open_report("lm_growing.c1")
     whole = seen(page)

@@ -41,6 +41,22 @@ def test_the_shared_fixtures_are_what_this_code_writes(name):
     assert all(np.array_equal(arrays[key], kept_arrays[key]) for key in {*arrays, *kept_arrays})
 
 
+def test_counts_are_written_in_the_fewest_bytes_that_hold_them():
+    columns = {
+        "a": np.array([0, 255], np.uint32),
+        "b": np.array([256], np.uint32),
+        "c": np.array([1 << 16], np.uint32),
+        "d": np.array([], np.uint16),
+        "e": np.array([1.0]),
+        "f": np.array([-1], np.int32),
+    }
+    header, arrays = decode(encode({}, columns))
+    assert {name: ref["dtype"] for name, ref in header["arrays"].items()} == {
+        "a": "u1", "b": "u2", "c": "u4", "d": "u1", "e": "f8", "f": "i4"
+    }  # fmt: skip
+    assert all(np.array_equal(arrays[name], column) for name, column in columns.items())
+
+
 @pytest.mark.parametrize("name", ["complete", "gap"])
 def test_every_moment_adds_up_by_owner(name):
     data = (DATA / f"{name}.bin").read_bytes()

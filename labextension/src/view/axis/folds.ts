@@ -23,15 +23,13 @@ const FEWEST_STEPS = 16;
 export function findFolds(times: Float64Array, spanUs: number): Fold[] {
   const n = times.length;
   if (n < FEWEST_STEPS) return [];
-  // Only the longest few hundred gaps can ever matter: FOLD_SHARE bounds how many are long at once.
-  const floor = gapFloor(times, spanUs);
-  const gaps: Fold[] = [];
-  const consider = (fromUs: number, toUs: number): void => {
-    if (toUs - fromUs > floor) gaps.push({ fromUs, toUs });
-  };
-  consider(0, times[0] as number);
-  for (let i = 1; i < n; i++) consider(times[i - 1] as number, times[i] as number);
-  consider(times[n - 1] as number, spanUs);
+  // Only the longest few hundred gaps can ever matter: FOLD_SHARE bounds how many are long at once. Gaps over 1/1000 of
+  // the span number at most 1,000; what remains after folding all of them bounds the threshold.
+  const large = spanUs / 1000;
+  let gaps = gapsOver(large, times, spanUs);
+  const busy = gaps.reduce((rest, gap) => rest - (gap.toUs - gap.fromUs), spanUs);
+  const floor = Math.max(busy, 0) * FOLD_SHARE;
+  if (floor < large) gaps = gapsOver(floor, times, spanUs);
   gaps.sort((a, b) => b.toUs - b.fromUs - (a.toUs - a.fromUs));
   let remaining = spanUs;
   const folds: Fold[] = [];
@@ -46,16 +44,13 @@ export function findFolds(times: Float64Array, spanUs: number): Fold[] {
   return folds.sort((a, b) => a.fromUs - b.fromUs);
 }
 
-/** A gap below this cannot be folded, whatever else is: found from the busy time that the gaps leave over. */
-function gapFloor(times: Float64Array, spanUs: number): number {
-  // Gaps over 1/1000 of the span number at most 1,000; what remains after folding all of them bounds the threshold.
-  const large = spanUs / 1000;
-  let busy = spanUs;
+function gapsOver(floor: number, times: Float64Array, spanUs: number): Fold[] {
+  const gaps: Fold[] = [];
   let before = 0;
   for (let i = 0; i <= times.length; i++) {
     const now = i < times.length ? (times[i] as number) : spanUs;
-    if (now - before > large) busy -= now - before;
+    if (now - before > floor) gaps.push({ fromUs: before, toUs: now });
     before = now;
   }
-  return Math.min(large, Math.max(busy, 0) * FOLD_SHARE);
+  return gaps;
 }

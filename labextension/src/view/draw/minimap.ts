@@ -1,13 +1,22 @@
 /** The overview: the whole recording's total, and the window that the picture shows. */
 
 import { Viewport } from '../axis/viewport';
-import { sampleColumns } from '../model/columns';
+import { type Columns, sampleColumns } from '../model/columns';
 import type { Curves } from '../model/curves';
 import type { Colours } from './palette';
 import type { Pen, Rect } from './pen';
 
-export function drawOverview(pen: Pen, area: Rect, curves: Curves, viewport: Viewport, colours: Colours): void {
-  const columns = sampleColumns(curves, new Viewport(viewport.axis), Math.max(1, Math.round(area.width)));
+/** `drawn` are the picture's columns, where it shows the whole as wide as this: nothing is then sampled twice. */
+export function drawOverview(
+  pen: Pen,
+  area: Rect,
+  curves: Curves,
+  viewport: Viewport,
+  colours: Colours,
+  drawn: Columns | null = null
+): void {
+  const count = Math.max(1, Math.round(area.width));
+  const columns = drawn?.count === count ? drawn : sampleColumns(curves, new Viewport(viewport.axis), count);
   const most = Math.max(columns.most, 1);
   pen.fillStyle = colours.other;
   pen.globalAlpha = 0.55;

@@ -23,9 +23,15 @@ export class Extremes {
   constructor(values: Float64Array) {
     this.#values = values;
     let length = values.length;
+    if (length > FANOUT) {
+      const { greatest, least } = summariseValues(values);
+      this.#greatest.push(greatest);
+      this.#least.push(least);
+      length = greatest.length;
+    }
     while (length > FANOUT) {
-      this.#greatest.push(summarise(values, this.#greatest.at(-1) ?? null, length, 1));
-      this.#least.push(summarise(values, this.#least.at(-1) ?? null, length, -1));
+      this.#greatest.push(summarise(values, this.#greatest.at(-1) as Uint32Array, 1));
+      this.#least.push(summarise(values, this.#least.at(-1) as Uint32Array, -1));
       length = Math.ceil(length / FANOUT);
     }
   }
@@ -66,14 +72,42 @@ export class Extremes {
   }
 }
 
-/** One level of the pyramid over the level `below` (null: over the values themselves), which has `length` entries. */
-function summarise(values: Float64Array, below: Uint32Array | null, length: number, sign: 1 | -1): Uint32Array {
-  const level = new Uint32Array(Math.ceil(length / FANOUT));
+/** The lowest level: both extremes in one pass over the values, which are too many for the processor's caches. */
+function summariseValues(values: Float64Array): { greatest: Uint32Array; least: Uint32Array } {
+  const length = Math.ceil(values.length / FANOUT);
+  const greatest = new Uint32Array(length);
+  const least = new Uint32Array(length);
+  for (let i = 0; i < length; i++) {
+    const first = i * FANOUT;
+    const stop = Math.min(values.length, first + FANOUT);
+    let high = first;
+    let low = first;
+    let most = values[first] as number;
+    let fewest = most;
+    for (let j = first + 1; j < stop; j++) {
+      const value = values[j] as number;
+      if (value > most) {
+        most = value;
+        high = j;
+      } else if (value < fewest) {
+        fewest = value;
+        low = j;
+      }
+    }
+    greatest[i] = high;
+    least[i] = low;
+  }
+  return { greatest, least };
+}
+
+/** One level of the pyramid over the level `below`. */
+function summarise(values: Float64Array, below: Uint32Array, sign: 1 | -1): Uint32Array {
+  const level = new Uint32Array(Math.ceil(below.length / FANOUT));
   for (let i = 0; i < level.length; i++) {
-    const stop = Math.min(length, (i + 1) * FANOUT);
-    let best = below === null ? i * FANOUT : (below[i * FANOUT] as number);
+    const stop = Math.min(below.length, (i + 1) * FANOUT);
+    let best = below[i * FANOUT] as number;
     for (let j = i * FANOUT + 1; j < stop; j++) {
-      const candidate = below === null ? j : (below[j] as number);
+      const candidate = below[j] as number;
       if (sign * ((values[candidate] as number) - (values[best] as number)) > 0) best = candidate;
     }
     level[i] = best;

@@ -23,26 +23,34 @@ const BLOCK = 256;
 
 export class LiveIndex {
   readonly #recording: Recording;
-  readonly #lastEnd: Uint32Array;
+  #lastEnd: Uint32Array | null = null;
 
   constructor(recording: Recording) {
     this.#recording = recording;
-    const { count, end } = recording.lifetimes;
-    this.#lastEnd = new Uint32Array(Math.ceil(count / BLOCK));
+  }
+
+  /** Made at the first question: a picture of the whole asks none. */
+  get #bounds(): Uint32Array {
+    if (this.#lastEnd !== null) return this.#lastEnd;
+    const { count, end } = this.#recording.lifetimes;
+    const bounds = new Uint32Array(Math.ceil(count / BLOCK));
     for (let i = 0; i < count; i++) {
       const block = Math.floor(i / BLOCK);
-      if ((end[i] as number) > (this.#lastEnd[block] as number)) this.#lastEnd[block] = end[i] as number;
+      if ((end[i] as number) > (bounds[block] as number)) bounds[block] = end[i] as number;
     }
+    this.#lastEnd = bounds;
+    return bounds;
   }
 
   /** Calls `visit` with each lifetime alive at a moment, oldest first. */
   each(moment: number, visit: (lifetime: number) => void): void {
     const { count, preexisting, start, end } = this.#recording.lifetimes;
+    const bounds = this.#bounds;
     for (let block = 0; block * BLOCK < count; block++) {
       const first = block * BLOCK;
       if (first >= preexisting && (start[first] as number) >= moment) return;
       // A lifetime whose end is step e is gone from moment e + 1 on.
-      if ((this.#lastEnd[block] as number) < moment) continue;
+      if ((bounds[block] as number) < moment) continue;
       const stop = Math.min(count, first + BLOCK);
       for (let i = first; i < stop; i++) {
         if (i >= preexisting && (start[i] as number) >= moment) return;

@@ -6,7 +6,7 @@
  * same list, and adds up by construction.
  */
 
-import type { ViewDocument } from '../decode';
+import type { Counts, ViewDocument } from '../decode';
 import { DocumentError } from '../decode';
 import type { Device } from '../document';
 
@@ -22,7 +22,8 @@ export interface Lifetimes {
   /** Step at which it ends, or ALIVE. */
   end: Uint32Array;
   bytes: Float64Array;
-  requested: Float64Array;
+  /** Looked up when first asked for: no picture needs it. */
+  readonly requested: Float64Array;
   group: Uint16Array;
   stack: Uint32Array;
   stream: Uint8Array;
@@ -69,10 +70,12 @@ export function readRecording(document: ViewDocument, index: number, offsetUs = 
   if (device === undefined) throw new DocumentError(`The report has no device number ${index}.`);
   const prefix = `d${index}.`;
   const { changes, timeline } = { changes: device.timeline.changes, timeline: device.timeline };
-  const changeTime = accumulate(document.array(`${prefix}t`, 'u4'), offsetUs);
+  const changeTime = accumulate(document.counts(`${prefix}t`), offsetUs);
   const lifetimes = readLifetimes(document, prefix, device);
   const rest = timeline.rest === null ? null : readRest(document, prefix, timeline.rest, offsetUs, device);
-  const steps = mergeSteps(changeTime, changes, lifetimes, rest);
+  const steps =
+    (rest === null ? plainSteps(changeTime, changes, lifetimes) : null) ??
+    mergeSteps(changeTime, changes, lifetimes, rest);
   const lastUs = steps.count > 0 ? (steps.time[steps.count - 1] as number) : 0;
   return {
     device,
@@ -88,7 +91,7 @@ export function readRecording(document: ViewDocument, index: number, offsetUs = 
   };
 }
 
-function accumulate(differences: Uint32Array, offset: number): Float64Array {
+function accumulate(differences: Counts, offset: number): Float64Array {
   const times = new Float64Array(differences.length);
   let now = offset;
   for (let i = 0; i < differences.length; i++) {
@@ -101,8 +104,8 @@ function accumulate(differences: Uint32Array, offset: number): Float64Array {
 /** Decode the difference-coded columns; `start` and `end` still count changes here, not steps. */
 function readLifetimes(document: ViewDocument, prefix: string, device: Device): Lifetimes {
   const { lifetimes: count, preexisting, changes } = device.timeline;
-  const started = document.array(`${prefix}start`, 'u4');
-  const span = document.array(`${prefix}span`, 'u4');
+  const started = document.counts(`${prefix}start`);
+  const span = document.counts(`${prefix}span`);
   const sizes = document.array(`${prefix}sizes`, 'f8');
   const start = new Uint32Array(count);
   const end = new Uint32Array(count);
@@ -127,13 +130,19 @@ function readLifetimes(document: ViewDocument, prefix: string, device: Device): 
       throw new DocumentError(`The report contradicts itself: allocation ${i} of ${device.key} belongs to nobody.`);
     }
   }
+  // Checked here, so that a damaged report says so at once.
+  checkSizes(sizes, document.counts(`${prefix}requested`), device);
+  let requested: Float64Array | null = null;
   return {
     count,
     preexisting,
     start,
     end,
-    bytes: lookUp(sizes, document.array(`${prefix}bytes`, 'u4'), device),
-    requested: lookUp(sizes, document.array(`${prefix}requested`, 'u4'), device),
+    bytes: lookUp(sizes, document.counts(`${prefix}bytes`), device),
+    get requested(): Float64Array {
+      requested ??= lookUp(sizes, document.counts(`${prefix}requested`), device);
+      return requested;
+    },
     group,
     stack,
     stream,
@@ -142,15 +151,18 @@ function readLifetimes(document: ViewDocument, prefix: string, device: Device): 
   };
 }
 
-function lookUp(sizes: Float64Array, index: Uint32Array, device: Device): Float64Array {
-  const values = new Float64Array(index.length);
+function checkSizes(sizes: Float64Array, index: Counts, device: Device): void {
   for (let i = 0; i < index.length; i++) {
-    const size = sizes[index[i] as number];
-    if (size === undefined) {
+    if ((index[i] as number) >= sizes.length) {
       throw new DocumentError(`The report contradicts itself: allocation ${i} of ${device.key} has no size.`);
     }
-    values[i] = size;
   }
+}
+
+function lookUp(sizes: Float64Array, index: Counts, device: Device): Float64Array {
+  checkSizes(sizes, index, device);
+  const values = new Float64Array(index.length);
+  for (let i = 0; i < index.length; i++) values[i] = sizes[index[i] as number] as number;
   return values;
 }
 
@@ -175,6 +187,34 @@ function readRest(
     }
   }
   return { ...about, edges: offset === 0 ? edges : edges.map(t => t + offset), groups, value };
+}
+
+/**
+ * Where each change is one allocation's beginning or end, which it nearly always is, changes are steps already: no
+ * sorting, and `start` and `end` stay as they are. null where it is not so. A quarter of a first paint's work.
+ */
+function plainSteps(changeTime: Float64Array, changes: number, lives: Lifetimes): Steps | null {
+  const { start, end, bytes, preexisting } = lives;
+  const delta = new Float64Array(changes);
+  const owner = new Int32Array(changes).fill(-1);
+  let known = 0;
+  for (let i = 0; i < lives.count; i++) {
+    const size = bytes[i] as number;
+    const from = start[i] as number;
+    const to = end[i] as number;
+    if (i >= preexisting) {
+      if (owner[from] !== -1) return null;
+      owner[from] = i;
+      delta[from] = size;
+      known += 1;
+    }
+    if (to === ALIVE) continue;
+    if (owner[to] !== -1) return null;
+    owner[to] = i;
+    delta[to] = -size;
+    known += 1;
+  }
+  return known === changes ? { count: changes, time: changeTime, delta, owner } : null;
 }
 
 /** Merge the ends and beginnings of lifetimes with the edges of `rest`; rewrites `start` and `end` to count steps. */

@@ -3,7 +3,7 @@
  * of what a first paint costs, so it is made once for both.
  */
 
-import { ALIVE, type Recording } from './steps';
+import type { Recording } from './steps';
 
 /** Bytes of each class are kept every so many steps. Rolling over 128 of them costs as much as looking up an extreme. */
 export const CHECKPOINT = 256;
@@ -29,17 +29,12 @@ export function sweep(recording: Recording, classes: number, of: ArrayLike<numbe
   const area = new Float64Array(classes);
   const total = new Float64Array(steps.count + 1);
   let sum = 0;
-  for (let i = 0; i < lifetimes.count; i++) {
+  for (let i = 0; i < lifetimes.preexisting; i++) {
     const which = of[i] as number;
     const bytes = lifetimes.bytes[i] as number;
-    const from = i < lifetimes.preexisting ? 0 : (steps.time[lifetimes.start[i] as number] as number);
-    const end = lifetimes.end[i] as number;
-    const to = end === ALIVE ? spanUs : (steps.time[end] as number);
-    area[which] = (area[which] as number) + bytes * (to - from);
-    if (i < lifetimes.preexisting) {
-      now[which] = (now[which] as number) + bytes;
-      sum += bytes;
-    }
+    now[which] = (now[which] as number) + bytes;
+    area[which] = (area[which] as number) + bytes * spanUs;
+    sum += bytes;
   }
   peak.set(now);
   total[0] = sum;
@@ -54,7 +49,8 @@ export function sweep(recording: Recording, classes: number, of: ArrayLike<numbe
     const value = (now[which] as number) + change;
     now[which] = value;
     if (value > (peak[which] as number)) peak[which] = value;
-    if (who < 0) area[which] = (area[which] as number) + change * (spanUs - (steps.time[i] as number));
+    // What comes adds its bytes until the end; what goes takes them back from then on.
+    area[which] = (area[which] as number) + change * (spanUs - (steps.time[i] as number));
     sum += change;
     total[i + 1] = sum;
     if ((i + 1) % CHECKPOINT === 0) checkpoints?.set(now, ((i + 1) / CHECKPOINT) * classes);

@@ -7,6 +7,8 @@ export interface Surface {
   width: number;
   height: number;
   density: number;
+  /** It was begun, and its box is still as large. */
+  isCurrent(): boolean;
   /** Clears the canvas; null where there is no 2D context. */
   begin(): Pen | null;
 }
@@ -17,16 +19,22 @@ const MOST_DENSITY = 2;
 export function makeSurface(element: HTMLCanvasElement): Surface {
   const context = element.getContext('2d');
   const blit = context === null ? undefined : makeBlit(context);
+  const boxed = (): { width: number; height: number; density: number } => ({
+    width: element.parentElement?.clientWidth ?? 0,
+    height: element.parentElement?.clientHeight ?? 0,
+    density: Math.min(MOST_DENSITY, window.devicePixelRatio || 1)
+  });
   const surface: Surface = {
     element,
     width: 0,
     height: 0,
     density: 1,
+    isCurrent() {
+      const { width, height, density } = boxed();
+      return surface.width === width && surface.height === height && surface.density === density;
+    },
     begin() {
-      const box = element.parentElement;
-      const density = Math.min(MOST_DENSITY, window.devicePixelRatio || 1);
-      const width = box?.clientWidth ?? 0;
-      const height = box?.clientHeight ?? 0;
+      const { width, height, density } = boxed();
       if (context === null || width === 0 || height === 0) return null;
       const resized = element.width !== Math.round(width * density) || element.height !== Math.round(height * density);
       if (resized) {

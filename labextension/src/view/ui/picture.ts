@@ -65,7 +65,7 @@ export class PictureView {
     this.#makeRoom();
     const detachPointer = this.#attachPicture();
     this.#attachMinimap();
-    const observer = typeof ResizeObserver === 'undefined' ? null : new ResizeObserver(() => this.redraw());
+    const observer = typeof ResizeObserver === 'undefined' ? null : new ResizeObserver(() => this.#resized());
     observer?.observe(this.picture);
     this.#detach = () => {
       detachPointer();
@@ -90,6 +90,12 @@ export class PictureView {
     this.#makeRoom();
     this.#dirty = { base: true, overview: true };
     this.#schedule();
+  }
+
+  /** An observer reports at its beginning too, when everything has just been drawn. */
+  #resized(): void {
+    if (this.#surfaces.base.isCurrent() && this.#surfaces.overview.isCurrent()) return;
+    this.redraw();
   }
 
   /** Many rows of regions make the picture taller, not the plot lower. */
@@ -171,7 +177,11 @@ export class PictureView {
     if (pen === null) return;
     this.#dirty.overview = false;
     const { curves } = this.#session.source;
-    drawOverview(pen, this.#area(this.#surfaces.overview.width), curves, this.#session.viewport, this.#colours);
+    const { viewport } = this.#session;
+    const { frame } = this;
+    const drawn = frame !== null && frame.curves === curves && frame.viewport.equals(new Viewport(viewport.axis));
+    const area = this.#area(this.#surfaces.overview.width);
+    drawOverview(pen, area, curves, viewport, this.#colours, drawn ? frame.columns : null);
   }
 
   #drawWindow(): void {
