@@ -33,14 +33,20 @@ class Cells:
         self._shell = shell
         self._noted: dict[str, int] = {}
 
-    def note(self, raw_cell: str) -> None:
-        """Remember a cell that is about to run, where IPython does not (version 7)."""
+    def note(self, raw_cell: str, *, nested: bool = False) -> None:
+        """Remember a cell that is about to run, where IPython does not (version 7).
+
+        One that another cell runs gets no number: it is code of the notebook, but none of its cells.
+        """
         compiler = self._shell.compile
         if hasattr(compiler, "_filename_map") or not hasattr(compiler, "get_code_name"):
             return
         name = self.file_name(raw_cell)
         if name is not None:
-            self._noted[name] = int(self._shell.execution_count)
+            if nested:
+                self._noted.setdefault(name, 0)
+            else:
+                self._noted[name] = int(self._shell.execution_count)
 
     def file_name(self, raw_cell: str) -> str | None:
         """Return the file name under which a cell's text is compiled now, or None."""
@@ -64,5 +70,5 @@ class Cells:
         return {
             name: (number, history[number])
             for name, number in self.numbers().items()
-            if name not in but and number < len(history)
+            if name not in but and 0 < number < len(history)
         }

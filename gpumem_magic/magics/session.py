@@ -90,7 +90,7 @@ class Session:
     def before_cell(self, info: Any) -> None:
         """Begin to measure, when the cell's magic line says so or every cell is measured."""
         outer = self._running()
-        self._cells.note(info.raw_cell or "")
+        self._cells.note(info.raw_cell or "", nested=bool(outer))
         self._frames = [*outer, _Frame(info)]
         if outer:
             self._note_body(info.raw_cell or "", outer)

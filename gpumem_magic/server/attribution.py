@@ -8,6 +8,7 @@ children that still hold memory are orphans, not strangers.
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,6 +27,8 @@ __all__ = ["Attributor", "Directory", "KernelEntry", "Owner", "TerminalEntry"]
 
 # A process may rename itself; its name is read again after so many readings.
 KNOWN_UPDATES = 30
+# Between fork and exec a process still shows its parent's name and environment: a young one is read at every reading.
+YOUNG_SECONDS = 2.0
 # What hung under kernels, by process; the oldest are forgotten.
 MOST_REMEMBERED = 4096
 
@@ -251,7 +254,10 @@ class Attributor:
         """Read what a process is called and inherited: five files, so not at every tick."""
         known = self._known.get(life)
         if known is None:
-            known = self._known[life] = _Known(facts_of(life), inherited_by(life), self._updates)
+            facts = facts_of(life)
+            is_young = facts.started_us is not None and time.time() - facts.started_us / 1e6 < YOUNG_SECONDS
+            at = self._updates - (KNOWN_UPDATES - 1 if is_young else 0)
+            known = self._known[life] = _Known(facts, inherited_by(life), at)
         return known
 
     def _is_local(self, life: Life) -> bool:

@@ -75,7 +75,7 @@ FLOOR = (
     "jupyter_server==2.14.0",
     "matplotlib==3.7.*",
     "numpy==1.24.*",
-    "nvidia-ml-py==12.535.108",
+    "nvidia-ml-py==12.550.52",
     "psutil==5.9.*",
     "pyparsing<3.3",  # newer ones warn of what matplotlib 3.7 calls
     "rich==12.*",

@@ -215,7 +215,12 @@ def test_reused_number_of_a_parent_breaks_the_chain(sleeper, monkeypatch):
 def test_kernel_of_another_server_is_a_stranger_and_of_a_dead_one_an_orphan():
     def start(parent):
         environment = {**os.environ, "JPY_PARENT_PID": str(parent), "JPY_SESSION_NAME": "theirs.ipynb"}
-        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env=environment)
+        program = "import time; print(flush=True); time.sleep(600)"
+        process = subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE)
+        # Until it runs, its environment is that of the process that it was forked from.
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process
 
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
@@ -224,16 +229,45 @@ def test_kernel_of_another_server_is_a_stranger_and_of_a_dead_one_an_orphan():
         # Under init, so that the chain leads nowhere else.
         attributor = Attributor(server_pid=NOBODY)
         attributor.update(Directory())
-        deadline = time.monotonic() + 10
-        while attributor.owner(dead.pid).owner != "orphan" and time.monotonic() < deadline:
-            time.sleep(0.05)
         assert attributor.owner(living.pid).owner == "other"
         orphan = attributor.owner(dead.pid)
         assert (orphan.owner, orphan.notebooks) == ("orphan", ("theirs.ipynb",))
     finally:
         for process in (living, dead):
             process.kill()
-            process.wait()
+            process.communicate()
+
+
+def test_process_that_was_seen_before_it_became_another_program_is_read_again(monkeypatch):
+    monkeypatch.setattr(attribution, "YOUNG_SECONDS", 600.0)  # a busy machine starts programs slowly
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    environment = {**os.environ, "JPY_PARENT_PID": str(ended.pid), "JPY_SESSION_NAME": "theirs.ipynb"}
+    program = f"""import os, sys
+print(flush=True)
+sys.stdin.readline()
+os.execve(sys.executable, [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"], {environment!r})"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdout.readline()
+        attributor = Attributor(server_pid=NOBODY)
+        attributor.update(Directory())
+        assert attributor.owner(process.pid).owner == "other"
+        process.stdin.write("\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        assert attributor.owner(process.pid).owner == "other"  # as it was last read
+        attributor.update(Directory())
+        orphan = attributor.owner(process.pid)
+        assert (orphan.owner, orphan.notebooks) == ("orphan", ("theirs.ipynb",))
+        assert "time.sleep(600)" in str(orphan.command)
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_server_that_inherits_its_kernels_orphans_does_not_claim_them(sleeper):
