@@ -18,6 +18,7 @@ from gpumem_magic.analysis.leaks import Scene, find_growth, headline, name_keepe
 from gpumem_magic.analysis.lines import attribute
 from gpumem_magic.analysis.model import Analysis, Marker
 from gpumem_magic.analysis.pinned import with_pinned_lane
+from gpumem_magic.analysis.process import analyse_process
 from gpumem_magic.analysis.sentence import nothing_sentence, sentence
 from gpumem_magic.recording.model import Note, Outcome, SourceKind
 from gpumem_magic.trace.model import StackTable
@@ -203,6 +204,12 @@ def analyse(recording: Recording, *, holders: HolderScan | None = None) -> Analy
     else:
         held = [reading.allocated for reading in recording.after if reading.allocated is not None]
         text = nothing_sentence(recording, sum(held) if held else None, oom)
+        sampled = None if oom is not None else analyse_process(recording, text)
+        if sampled is not None:
+            text = sampled.sentence
+            notes += sampled.notes
+            if sampled.devices:
+                shown, drawable = sampled.devices, True
     return Analysis(
         title=_title(recording.cell),
         sentence=text,

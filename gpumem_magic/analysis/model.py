@@ -93,10 +93,14 @@ class Lane:
 
 @dataclass(frozen=True)
 class SampledCurve:
-    """Allocated bytes where no events exist (counters only); columns of shape ``(n,)``."""
+    """Bytes where no events exist; columns of shape ``(n,)``.
+
+    `whose` is ``"allocator"`` (allocated bytes, by counters) or ``"process"`` (all that a process holds, from outside).
+    """
 
     time_us: NDArray[np.int64]
     value: NDArray[np.int64]
+    whose: Literal["allocator", "process"] = "allocator"
 
 
 @dataclass(frozen=True)
@@ -331,6 +335,13 @@ class Analysis:
     cells: tuple[CellSpan, ...] = ()
 
     @property
+    def is_of_process(self) -> bool:
+        """True where no allocator was watched: what is drawn is all that the process held, seen from outside."""
+        return bool(self.devices) and all(
+            device.sampled is not None and device.sampled.whose == "process" for device in self.devices
+        )
+
+    @property
     def leaks(self) -> tuple[Leak, ...]:
         """Verdicts on all devices: memory that grew with each iteration and is still there."""
         return tuple(leak for device in self.devices if device.growth is not None for leak in device.growth.leaks)
@@ -342,8 +353,15 @@ class Analysis:
 
     @property
     def growth_notes(self) -> tuple[Note, ...]:
-        """What grew and what only stayed, as notes."""
-        return tuple(note for device in self.devices if device.growth is not None for note in device.growth.notes())
+        """What grew and what only stayed, as notes; a verdict that the sentence tells is not told again."""
+        told = next((leak for leak in self.leaks if f"Leak: {leak.sentence}" in self.sentence), None)
+        looked = [device for device in self.devices if device.growth is not None]
+        return tuple(
+            note
+            for device in looked
+            if device.growth is not None
+            for note in device.growth.notes(told, f", on {device.key}" if len(looked) > 1 else "")
+        )
 
     @property
     def shown_notes(self) -> tuple[Note, ...]:

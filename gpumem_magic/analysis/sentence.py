@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpumem_magic.analysis.oom import OomVerdict
     from gpumem_magic.recording.model import Recording
 
-__all__ = ["nothing_sentence", "place_text", "sentence"]
+__all__ = ["ending", "nothing_sentence", "place_text", "sentence"]
 
 # Less unused reserve than this is how the allocator works, not news.
 _WORTH_NAMING = 256 * 1024 * 1024
@@ -110,6 +110,11 @@ def _failure(recording: Recording | None, oom: OomVerdict | None) -> str:
         ended = f"Ended with {kind}. "
     # A library (cuDNN) or the cell itself caught it, or the file does not say how its program ended.
     return ended if oom is None else f"{oom.sentence} {ended}"
+
+
+def ending(recording: Recording) -> str:
+    """Say how the cell ended when it did not end well, as the beginning of a sentence; else nothing."""
+    return _failure(recording, None)
 
 
 def _reserved(device: DeviceAnalysis) -> str:

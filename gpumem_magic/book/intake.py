@@ -38,7 +38,9 @@ def _device(device: DeviceAnalysis) -> EntryDevice:
 
 
 def _moved(device: DeviceAnalysis) -> bool:
-    return bool(device.timeline.changes or device.oom_request is not None or device.sampled is not None)
+    if device.sampled is not None:
+        return device.sampled.whose == "allocator"
+    return bool(device.timeline.changes or device.oom_request is not None)
 
 
 def read_entry(recording: Recording, analysis: Analysis, cell_id: str | None) -> Entry | None:

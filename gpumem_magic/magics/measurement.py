@@ -97,6 +97,7 @@ class Measurement:
             live=None if self._live is None else self._live.show,
             start_marks=None if request.record.stacks == "none" else self._start_marks,
             roles=None if request.brief or request.record.stacks == "none" else _role_book(shell),
+            process=not request.brief,
         )
 
     @property

@@ -45,7 +45,7 @@ class TimelineMagics:
             raise UsageError("%gpumem_timeline: --last must be at least 1")
         report = self._report(found.last)
         if report is None:
-            print("gpumem: no measured cell yet: %gpumem_auto on measures every cell")  # noqa: T201
+            print("gpumem: no measured cell has allocated anything yet; %gpumem_auto on measures every cell")  # noqa: T201
             return
         if found.export is not None:
             try:
@@ -67,7 +67,8 @@ class TimelineMagics:
         for report in sorted(_reports.kept(), key=lambda report: report.analysis.started_us):
             analysis = report.analysis
             # A block inside a measured cell is part of that cell.
-            if analysis.drawable and not (runs and analysis.started_us < runs[-1].analysis.ended_us):
+            has_allocations = analysis.drawable and not analysis.is_of_process
+            if has_allocations and not (runs and analysis.started_us < runs[-1].analysis.ended_us):
                 runs.append(Run(analysis, ids.get(analysis.started_us)))
         if not runs:
             return None

@@ -12,7 +12,10 @@ from gpumem_magic.recording.imports import finished_torch
 if TYPE_CHECKING:
     from gpumem_magic.recording.options import RecordOptions
 
-__all__ = ["Target", "check_device", "choose_target", "cuda_is_asleep", "has_history"]
+# Of NVIDIA's driver (data centre and desktop, Jetson, WSL) and of AMD's.
+DRIVER_FILES = ("/dev/nvidiactl", "/dev/nvhost-ctrl", "/dev/dxg", "/dev/kfd")
+
+__all__ = ["DRIVER_FILES", "Target", "check_device", "choose_target", "cuda_is_asleep", "has_history"]
 
 
 class Target(enum.Enum):
@@ -40,7 +43,7 @@ def _cuda_is_likely(torch: Any) -> bool:
         count = getattr(torch.cuda, name, lambda: -1)()
         if count >= 0:
             return bool(count)
-    return any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/nvhost-ctrl", "/dev/dxg", "/dev/kfd"))
+    return any(Path(path).exists() for path in DRIVER_FILES)
 
 
 def cuda_is_asleep(torch: Any) -> bool:

@@ -26,6 +26,8 @@ __all__ = [
     "Note",
     "Outcome",
     "ProcessMemory",
+    "ProcessSamples",
+    "ProcessSeries",
     "Recording",
     "Roles",
     "Sample",
@@ -214,6 +216,48 @@ class Sample(NamedTuple):
     process_used: int | None
 
 
+class ProcessSeries(NamedTuple):
+    """What this process held of one kind of memory, sampled: bytes at Unix microseconds, in time order.
+
+    `key` is ``"host"``, ``"child processes"`` or ``"GPU 0"`` (the driver's number). `whole_device` is True where the
+    driver does not tell this process's share (`reason`): the bytes are then all processes'. `highest` is the system's
+    own high-water mark, in bytes, where that rose in the cell.
+    """
+
+    key: str
+    name: str | None
+    total: int | None
+    time_us: tuple[int, ...]
+    used: tuple[int, ...]
+    whole_device: bool = False
+    reason: str | None = None
+    highest: int | None = None
+
+
+@dataclass(frozen=True)
+class ProcessSamples:
+    """What this process held while code ran that may not use torch.
+
+    Attributes
+    ----------
+    series
+        One per GPU, for the host, and for the processes that this one started.
+    looks
+        How often was looked.
+    before, after, samples
+        JAX's own counters of the devices that keep some.
+    remarks
+        What the frameworks in use tell or hide.
+    """
+
+    series: tuple[ProcessSeries, ...]
+    looks: int
+    before: tuple[DeviceReading, ...] = ()
+    after: tuple[DeviceReading, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
 class ProcessMemory(NamedTuple):
     """What the driver says of one process on one device; `name` only where the PID means something here."""
 
@@ -286,6 +330,8 @@ class Recording:
         Which of torch's calls ran when (modules, backward, optimizer steps), or None where that was not watched.
     roles
         What memory was for, or None where that was not looked at.
+    process
+        What this process held, sampled; None where torch's own recording tells more, or nobody asked.
     """
 
     cell: Cell
@@ -305,3 +351,4 @@ class Recording:
     failure: Failure | None = None
     calls: Calls | None = None
     roles: Roles | None = None
+    process: ProcessSamples | None = None

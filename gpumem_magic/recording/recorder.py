@@ -18,6 +18,7 @@ from gpumem_magic.recording.failure import last_error_name, with_surroundings
 from gpumem_magic.recording.imports import ImportWatch, finished_torch, is_torch
 from gpumem_magic.recording.model import Outcome, Recording, Sample, SourceKind
 from gpumem_magic.recording.notes import Notes
+from gpumem_magic.recording.process import CALM_SECONDS, QUICK_SECONDS, ProcessWatch
 from gpumem_magic.recording.readings import (
     cpu_reading,
     cuda_counters,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from gpumem_magic.recording.marks.calls import CallMarks, Looks
-    from gpumem_magic.recording.model import Calls, Cell, DeviceReading, Failure, Marks, Note, Roles
+    from gpumem_magic.recording.model import Calls, Cell, DeviceReading, Failure, Marks, Note, ProcessSamples, Roles
     from gpumem_magic.recording.options import RecordOptions
     from gpumem_magic.recording.source import Source
     from gpumem_magic.trace.model import Trace
@@ -89,6 +90,8 @@ class Recorder:
         Begins to note which line runs; None for no line marks.
     roles
         Sees what memory is for while torch's own calls begin and when the code has ended; None to leave it at lines.
+    process
+        Sample this process's memory as long as torch does not use CUDA, for code that uses no torch.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class Recorder:
         live: Callable[[str], None] | None = None,
         start_marks: Callable[[], LineMarks] | None = None,
         roles: RoleWatch | None = None,
+        process: bool = True,
     ) -> None:
         self.notes = Notes()
         self._options = options
@@ -113,6 +117,8 @@ class Recorder:
         self._uuids: dict[int, str | None] = {}
         self._totals: dict[str, int] = {}
         self._has_counters = False
+        self._wants_process = process
+        self._process: ProcessWatch | None = None
         self._sampler = Sampler(self._sample, self._show if live is not None else None, self.notes)
         self._lock = threading.Lock()
         self._own: dict[str, float] = {}
@@ -137,8 +143,16 @@ class Recorder:
                 self._marks = self._start_marks()
         with self.notes.guard("the live line"):
             self._sampler.start()
+        with self.notes.guard("sampling this process's memory"):
+            self._watch_process(torch)
         self._own["before"] = time.perf_counter() - began
         self._started_us = now_us()
+
+    def _watch_process(self, torch: Any) -> None:
+        if self._wants_process and not (torch is not None and torch.cuda.is_initialized()):
+            period = QUICK_SECONDS if torch is None else CALM_SECONDS
+            self._process = ProcessWatch(self._options, self.notes, period)
+            self._process.start()
 
     def end(self) -> None:
         """Note the end of the user's code, where `stop` cannot come at once."""
@@ -182,6 +196,9 @@ class Recorder:
         samples: tuple[Sample, ...] = ()
         with self.notes.guard("the live line"):
             samples = self._sampler.stop()
+        process: ProcessSamples | None = None
+        with self.notes.guard("sampling this process's memory"):
+            process = None if self._process is None else self._process.stop()
         calls, roles = self._purposes(evidence)
         before, after = self._paired(after)
         self._after = after
@@ -208,6 +225,7 @@ class Recorder:
             failure=failure,
             calls=calls,
             roles=roles,
+            process=process,
         )
 
     def _purposes(self, evidence: Evidence) -> tuple[Calls | None, Roles | None]:
@@ -279,6 +297,8 @@ class Recorder:
 
     def _cuda_is_in_use(self) -> None:
         """Look up what the sampler may not ask for, because it stays away from the CUDA runtime."""
+        if self._process is not None:
+            self._process.cancel()
         with self.notes.guard("identifying the devices"):
             attached = self._attached
             if attached is not None:
