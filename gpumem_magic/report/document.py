@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpumem_magic.analysis.curves import bin_edges, envelope, group_values
 from gpumem_magic.report.columns import Interner, kept_columns, timeline_arrays
 from gpumem_magic.report.container import encode
 from gpumem_magic.report.places import address_arrays, segment_arrays
-from gpumem_magic.report.purposes import category_columns, purposes_header, rest_by_category
+from gpumem_magic.report.purposes import category_columns, purposes_header
 from gpumem_magic.report.segments import keyframes
+from gpumem_magic.report.sums import sampled_arrays, sum_arrays
 from gpumem_magic.report.whatif.limits import why_not
 from gpumem_magic.report.whatif.words import plain
 
@@ -44,49 +44,6 @@ _LANE_POINTS = 8192
 # Most bytes that the moments of the segment map may take in a file, and their share of its limit.
 _MAP_BYTES = 60_000
 _MAP_SHARE = 6
-
-
-def _rest_arrays(
-    device: DeviceAnalysis, keep: NDArray[np.bool_], bins: int, prefix: str
-) -> tuple[dict[str, NDArray[np.generic]], dict[str, object]]:
-    timeline = device.timeline
-    edges = bin_edges(timeline, device.start_us, device.end_us, bins)
-    low, high = envelope(timeline, edges)
-    rest = ~keep
-    groups = np.unique(timeline.group[rest])
-    value = group_values(timeline, np.searchsorted(timeline.time_us, edges[1:], "right") - 1, groups, rest)
-    arrays: dict[str, NDArray[np.generic]] = {
-        prefix + "rest.t": (edges - device.start_us).astype(np.float64),
-        prefix + "rest.group": groups.astype(np.uint16),
-        prefix + "rest.value": value.astype(np.float64).reshape(-1),
-        prefix + "total.min": low.astype(np.float64),
-        prefix + "total.max": high.astype(np.float64),
-    }
-    if device.categories is not None:
-        own = rest_by_category(timeline, device.categories, edges, rest)
-        arrays.update({prefix + name: column for name, column in own.items()})
-    summary: dict[str, object] = {
-        "bins": len(edges) - 1,
-        "lifetimes": int(np.count_nonzero(rest)),
-        "bytes": int(timeline.size[rest].sum()),
-    }
-    return arrays, summary
-
-
-def _sampled_arrays(device: DeviceAnalysis, prefix: str) -> tuple[dict[str, NDArray[np.generic]], dict[str, object]]:
-    """Write a sampled curve as bins of one unknown owner: straight between samples is all that is known."""
-    curve = device.sampled
-    if curve is None or len(curve.time_us) < 2:
-        return {}, {}
-    value = curve.value.astype(np.float64)
-    arrays: dict[str, NDArray[np.generic]] = {
-        prefix + "rest.t": (curve.time_us - device.start_us).astype(np.float64),
-        prefix + "rest.group": np.zeros(1, np.uint16),
-        prefix + "rest.value": value[1:],
-        prefix + "total.min": np.minimum(value[1:], value[:-1]),
-        prefix + "total.max": np.maximum(value[1:], value[:-1]),
-    }
-    return arrays, {"bins": len(value) - 1, "lifetimes": 0, "bytes": 0}
 
 
 def _thin_lane(lane: Lane) -> Lane:
@@ -220,9 +177,9 @@ def _write(analysis: Analysis, keeps: list[NDArray[np.bool_] | None], bins: int,
         arrays.update({prefix + name: array for name, array in own.items()})
         shape["rest"] = None
         if device.sampled is not None:
-            own, summary = _sampled_arrays(device, prefix)
+            own, summary = sampled_arrays(device, prefix)
         elif keep is not None:
-            own, summary = _rest_arrays(device, keep, bins, prefix)
+            own, summary = sum_arrays(device, keep, bins, prefix)
         else:
             own, summary = {}, {}
         arrays.update(own)

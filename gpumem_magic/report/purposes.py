@@ -9,7 +9,6 @@ import numpy as np
 from gpumem_magic._format import format_share
 from gpumem_magic.analysis.categories import KINDS, LABELS
 from gpumem_magic.analysis.categories.words import categories_text
-from gpumem_magic.analysis.curves import group_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,9 +16,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpumem_magic.analysis.categories import Categories, CategoryRow
-    from gpumem_magic.analysis.model import DeviceAnalysis, Timeline
+    from gpumem_magic.analysis.model import DeviceAnalysis
 
-__all__ = ["INFERRED", "by_category", "by_module", "category_columns", "purposes_header", "rest_by_category"]
+__all__ = ["INFERRED", "by_category", "by_module", "category_columns", "purposes_header"]
 
 # Of a category's byte, the bit that says "inferred".
 INFERRED = 0x80
@@ -76,20 +75,6 @@ def purposes_header(device: DeviceAnalysis) -> dict[str, object]:
             "backward": [row._asdict() for row in categories.backward],
             "reason": categories.reason,
         }
-    }
-
-
-def rest_by_category(
-    timeline: Timeline, categories: Categories, edges: NDArray[np.int64], rest: NDArray[np.bool_]
-) -> dict[str, NDArray[np.generic]]:
-    """Sum the lifetimes that a document does not keep singly by category, at the end of each bin."""
-    category = categories.category.astype(np.int32)
-    kinds = np.unique(category[rest])
-    changes = np.searchsorted(timeline.time_us, edges[1:], "right") - 1
-    value = group_values(timeline, changes, kinds, rest, of=category)
-    return {
-        "rest.catGroup": kinds.astype(np.uint16),
-        "rest.catValue": value.astype(np.float64).reshape(-1),
     }
 
 

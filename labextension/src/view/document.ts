@@ -133,8 +133,7 @@ export interface Device {
  * What memory was for, seen by storage, or inferred from phase, line and size.
  *
  * Arrays of device i, per lifetime: `d<i>.category` u1, whose low seven bits are an index into `kinds` and whose high
- * bit says "inferred"; `d<i>.module` u2, an index into `moduleNames`. With `rest`: `d<i>.rest.catGroup` u2[k] and
- * `d<i>.rest.catValue` f8[k × bins], like `rest.group` and `rest.value`, by category.
+ * bit says "inferred"; `d<i>.module` u2, an index into `moduleNames`.
  */
 export interface Categories {
   /** Stable names in the order of the bands, "parameter" lowest; `names` are what to print. */
@@ -262,7 +261,11 @@ export interface Lane {
  *
  * When not everything fits the size limit, the largest lifetimes (bytes × duration) are kept singly and the others
  * are summed into `rest`: `d<i>.rest.t` f8[bins + 1] edges, `d<i>.rest.group` u2[k], `d<i>.rest.value` f8[k × bins]
- * (value at the end of each bin, group-major). `d<i>.total.min` / `.max` f8[bins] are the exact envelope of *all*
+ * (value at the end of each bin, group-major). A group may have several rows, told apart by `d<i>.rest.category` u1[k],
+ * `.module` u2[k], `.stream` u1[k] (as those of lifetimes), `.size` u1[k] (0: over 1 GiB, 100 MiB, 10 MiB, 1 MiB,
+ * 64 KiB, 5: up to that) and `.lifetime` u1[k] (0: there throughout, 1: made here and stayed, 2: there before and freed
+ * here, 3: over 1 s, 0.1 s, 10 ms, 1 ms, 7: up to that); the greatest value of the type says that it is not known, an
+ * array that lacks the same of all. `d<i>.total.min` / `.max` f8[bins] are the exact envelope of *all*
  * allocated bytes in each bin, so that totals stay exact at every level of detail. A bin edge lies on the peak.
  */
 export interface Timeline {

@@ -10,6 +10,7 @@ import { sampleColumns, widenToEnvelope } from './model/columns';
 import { Curves } from './model/curves';
 import { LiveIndex } from './model/live';
 import { readRecording } from './model/steps';
+import { Session } from './session';
 
 const FOLDER = '../tests/data/view';
 
@@ -21,7 +22,14 @@ interface Expected {
     peakUs: number | null;
     allocatedAfter: number;
     lifetimes: number;
-    moments: { timeUs: number; allocated: number; byGroup: Record<string, number> }[];
+    moments: {
+      timeUs: number;
+      allocated: number;
+      byGroup: Record<string, number>;
+      bySize: Record<string, number>;
+      byLifetime: Record<string, number>;
+      byStream: Record<string, number>;
+    }[];
   }[];
 }
 
@@ -75,6 +83,30 @@ test.each(['complete', 'gap', 'aggregated'])(
   }
 );
 
+test.each([
+  ['size', 'bySize'],
+  ['lifetime', 'byLifetime'],
+  ['stream', 'byStream']
+] as const)('aggregated: colours by %s are exact, the sums of small allocations too', async (by, key) => {
+  const document = await load('aggregated');
+  const recording = readRecording(document, 0);
+  const { rest } = recording;
+  expect(rest?.lifetimes).toBeGreaterThan(2000);
+  const curves = new Curves(recording, makeBanding(recording, document.header, by));
+  const { bands } = curves.banding;
+  expect(bands.some(band => band.key === 'summed')).toBe(false);
+  let told = 0;
+  for (const expected of truth('aggregated').devices[0]?.moments ?? []) {
+    const us = expected.timeUs - recording.device.startUs;
+    if ((rest?.edges.indexOf(us) ?? 0) <= 0) continue;
+    const bytes = curves.composition(countUpTo(recording.steps.time, us, true));
+    const found = bands.map((band, k): [string, number] => [band.key.split(' ')[1] as string, bytes[k] as number]);
+    expect(Object.fromEntries(found.filter(([, value]) => value > 0))).toEqual(expected[key]);
+    told += Object.keys(expected[key]).length;
+  }
+  expect(told).toBeGreaterThan(8);
+});
+
 test('aggregated: the drawn envelope is the exact one, at every zoom', async () => {
   const document = await load('aggregated');
   const recording = readRecording(document, 0);
@@ -101,6 +133,28 @@ test('detail: a stretch stands where it belongs on the axis of the whole', async
   expect(detail.steps.time.at(-1)).toBeLessThanOrEqual(105_000);
   expect(detail.rest).toBeNull();
 });
+
+test.each(['size', 'stream', 'line'] as const)(
+  'detail: its allocations have the colours of the whole (%s)',
+  async by => {
+    const session = new Session(await load('aggregated'));
+    session.setColorBy(by);
+    const detail = await load('detail');
+    session.addDetail(detail);
+    const { startUs } = session.source.recording.device;
+    const from = (detail.header.devices[0]?.startUs ?? 0) - startUs;
+    session.setViewport(new Viewport(session.source.axis, from + 1000, from + 4000));
+    const { curves, recording } = session.active();
+    expect(recording.rest).toBeNull();
+    const whole = truth('aggregated').devices[0]?.moments[0];
+    expect(whole).toBeDefined();
+    for (const moment of [0, 40, curves.moments - 1]) {
+      expect(curves.composition(moment).reduce((a, b) => a + b, 0)).toBe(curves.total[moment]);
+    }
+    expect(curves.total[40]).toBeGreaterThan(0);
+    expect(curves.banding.bands).toBe(session.banding.bands);
+  }
+);
 
 test('counters: what was only sampled is drawn, and explains itself', async () => {
   const document = await load('counters');

@@ -13,7 +13,7 @@ import type { PlacedRegion } from './draw/frame';
 import type { Line } from './draw/lines';
 import type { LineName } from './draw/palette';
 import { placeRegions } from './draw/regions';
-import { type Banding, type ColorBy, filterBanding, HIDDEN, makeBanding } from './model/bands';
+import { type Banding, bandsOfPart, type ColorBy, filterBanding, HIDDEN, makeBanding } from './model/bands';
 import { Curves } from './model/curves';
 import { linesOf } from './model/lanes';
 import { LiveIndex } from './model/live';
@@ -357,7 +357,11 @@ export class Session {
 
   /** The detail's groups, found again among the document's own, so that colours stay. */
   #bandsOfDetail(recording: Recording): Banding | null {
-    if (this.colorBy !== 'line' && this.colorBy !== 'cell') return null;
+    const { colorBy } = this;
+    if (colorBy === 'category' || colorBy === 'module' || colorBy === 'size' || colorBy === 'stream')
+      return bandsOfPart(recording, this.document.header, this.#banding);
+    // What lasts longer than the stretch, and a stack's number, are not the same in the detail.
+    if (colorBy !== 'line' && colorBy !== 'cell') return null;
     const bandOfGroup = new Map<string, number>();
     const identity = (group: Group): string =>
       [group.kind, group.label, group.file, group.line, group.function].join('\0');

@@ -376,7 +376,7 @@ class Parts implements Page {
       rest === null || rest.lifetimes === 0
         ? null
         : `The ${formatCount(rest.lifetimes)} smallest of ${formatCount(rest.lifetimes + device.timeline.lifetimes)} allocations ` +
-          `(${formatBytes(rest.bytes)} in all) are drawn as sums by line; totals and the peak are exact.` +
+          `(${formatBytes(rest.bytes)} in all) are drawn as sums by line and kind; totals and the peak are exact.` +
           (this.#detail === null ? '' : ' Zoom in, and the kernel sends them one by one.');
     replace(
       this.#foot,

@@ -159,7 +159,10 @@ def busy(steps):
         scale = 8 if step % 10 == 3 else 1 + step % 3
         lines.append((len(story.events), 3))
         sizes = (generator.integers(1, 2000, 20) * 1024 * scale).tolist()
-        acts = [story.at(step * 1000 + 10 * i).alloc(size, stack=1 + i % 2) for i, size in enumerate(sizes)]
+        acts = [
+            story.at(step * 1000 + 10 * i).alloc(size, stack=1 + i % 2, stream=7 * (i % 5 == 0))
+            for i, size in enumerate(sizes)
+        ]
         lines.append((len(story.events), 5))
         for i, act in enumerate(reversed(acts)):
             story.at(step * 1000 + 400 + 10 * i).free(act)
@@ -203,6 +206,31 @@ def gap():
     return analysis([device])
 
 
+def by_kind(timeline, pick):
+    """Sum what is alive after a change by size, duration and stream, by the classes that the format names."""
+    sums = {"bySize": {}, "byLifetime": {}, "byStream": {}}
+    for number in range(timeline.lifetimes):
+        start, end = int(timeline.start[number]), int(timeline.end[number])
+        if start > pick or (end >= 0 and end <= pick):
+            continue
+        size = int(timeline.size[number])
+        large = sum(size > limit for limit in (64 * 1024, MIB, 10 * MIB, 100 * MIB, GIB))
+        if end < 0:
+            duration = 0 if start < 0 else 1
+        elif start < 0:
+            duration = 2
+        else:
+            lasted = int(timeline.time_us[end] - timeline.time_us[start])
+            duration = 7 - sum(lasted > limit for limit in (1_000, 10_000, 100_000, 1_000_000))
+        for name, key in (
+            ("bySize", 5 - large),
+            ("byLifetime", duration),
+            ("byStream", int(timeline.stream[number])),
+        ):
+            sums[name][str(key)] = sums[name].get(str(key), 0) + size
+    return sums
+
+
 def expectations(source, data):
     """Return what any correct reader finds: totals at some moments, by group, from the analysis and not from `data`."""
     header, _ = decode(data)
@@ -224,6 +252,7 @@ def expectations(source, data):
                         "timeUs": int(timeline.time_us[pick]),
                         "allocated": int(timeline.allocated[pick + 1]),
                         "byGroup": {str(g): int(v) for g, v in enumerate(values[:, column]) if v},
+                        **by_kind(timeline, pick),
                     }
                 )
         devices.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import make_documents  # type: ignore[import-not-found]
 import numpy as np
@@ -14,11 +15,14 @@ from hypothesis import strategies as st
 from story import START, Story  # type: ignore[import-not-found]
 from view_reader import Reader, assert_shape  # type: ignore[import-not-found]
 
+from gpumem_magic import read_snapshot
 from gpumem_magic._errors import SnapshotError
 from gpumem_magic.report.container import decode, encode
 from gpumem_magic.report.document import detail_document, view_document
+from gpumem_magic.report.sums import sum_arrays
 
 DATA = Path(make_documents.HERE)
+RECORDINGS = DATA.parent / "recordings"
 GAP = 2**32 - 1
 
 
@@ -99,6 +103,44 @@ def test_an_aggregated_document_keeps_exact_totals_within_its_limit():
     assert reader.arrays["total.max"].max() == device.headline.allocated_peak
     # The largest by bytes × duration are the ones kept: what was there all the time is among them.
     assert reader.device["timeline"]["preexisting"] == 1
+
+
+@pytest.mark.parametrize("name", ["lm_growing.c1", "streams.c0"])
+def test_sums_are_exact_by_everything_that_a_picture_can_be_coloured_by(name):
+    source = read_snapshot(RECORDINGS / f"{name}.pickle.xz").analysis
+    device = source.devices[0]
+    timeline, categories = device.timeline, device.categories
+    data = view_document(source, 24_000 if name == "lm_growing.c1" else 1_600)
+    reader = Reader(data)
+    rest = reader.device["timeline"]["rest"]
+    assert rest["lifetimes"] > 0
+    value = reader.arrays["rest.value"].reshape(-1, rest["bins"])
+    edges = (reader.arrays["rest.t"] + reader.device["startUs"]).astype(np.int64)[1:]
+    truths = {"category": categories.category, "module": categories.module, "stream": timeline.stream}
+    single = {"category": reader.arrays["category"] & 0x7F, "module": reader.arrays["module"]}
+    for at in range(0, rest["bins"], max(rest["bins"] // 7, 1)):
+        change = int(np.searchsorted(timeline.time_us, edges[at], "right")) - 1
+        alive = (timeline.start <= change) & ((timeline.end < 0) | (timeline.end > change))
+        own = int(np.searchsorted(reader.time, edges[at], "right")) - 1
+        kept = (reader.start <= own) & (reader.end > own)
+        for key, truth in truths.items():
+            found = np.bincount(reader.arrays[f"rest.{key}"], value[:, at], 300)
+            found += np.bincount(single.get(key, reader.arrays["stream"])[kept], reader.bytes[kept], 300)
+            assert found.astype(np.int64).tolist() == np.bincount(truth[alive], timeline.size[alive], 300).tolist()
+
+
+def test_too_many_kinds_give_up_what_says_least_but_no_bytes():
+    source = make_documents.busy(400)
+    device = source.devices[0]
+    lives = device.timeline.lifetimes
+    categories = SimpleNamespace(category=np.zeros(lives, np.uint8), module=np.arange(lives, dtype=np.uint16))
+    keep = np.zeros(lives, bool)
+    arrays, summary = sum_arrays(replace(device, categories=categories), keep, 64, "")
+    assert set(arrays["rest.module"].tolist()) == {0xFFFF}
+    assert 0xFF not in arrays["rest.size"]
+    totals = arrays["rest.value"].reshape(-1, summary["bins"]).sum(axis=0)
+    last = np.searchsorted(device.timeline.time_us, arrays["rest.t"][1:] + device.start_us, "right")
+    assert totals.astype(np.int64).tolist() == device.timeline.allocated[last].tolist()
 
 
 def test_a_gap_wider_than_32_bits_is_split():

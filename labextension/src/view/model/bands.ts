@@ -2,7 +2,7 @@
 
 import type { Group, Header } from '../document';
 import { formatBytes } from '../format';
-import { ALIVE, type Recording } from './steps';
+import { ALIVE, type Recording, type Rest, type RestKey, UNKNOWN } from './steps';
 import { type Sweep, sweep } from './sweep';
 
 /** Band number of what is not shown. */
@@ -130,6 +130,22 @@ export function makeBanding(recording: Recording, header: Header, by: ColorBy, s
   };
 }
 
+/** The bands of a whole recording for a part of it whose classes have the same names. */
+export function bandsOfPart(part: Recording, header: Header, whole: Banding): Banding {
+  const classes = classify(part, header, whole.by);
+  const other = whole.bands.findIndex(band => band.key === 'other');
+  const number = classes.bands.map(band => {
+    const own = whole.bands.findIndex(each => each.key === band.key);
+    return own >= 0 ? own : other >= 0 ? other : HIDDEN;
+  });
+  return {
+    ...whole,
+    swept: undefined,
+    ofLifetime: translate(classes.of, part.lifetimes.count, number),
+    ofRest: translate(classes.ofRest, part.rest?.groups.length ?? 0, number)
+  };
+}
+
 /** The same bands with some of them, or some allocations, left out of picture and totals. */
 export function filterBanding(
   banding: Banding,
@@ -201,7 +217,7 @@ function classify(recording: Recording, header: Header, by: ColorBy): Classes {
         })
       );
       const of = (lifetimes.category ?? new Uint8Array(lifetimes.count)).map(category => category & 0x7f);
-      return { ...withSummed(bands, of, restGroups), plural: 'categories', ordered: true };
+      return { ...withSummed(bands, of, rest, 'category'), plural: 'categories', ordered: true };
     }
     case 'module': {
       const bands = (device.categories?.moduleNames ?? []).map(
@@ -214,7 +230,7 @@ function classify(recording: Recording, header: Header, by: ColorBy): Classes {
         })
       );
       const of = lifetimes.module ?? new Uint16Array(lifetimes.count);
-      return { ...withSummed(bands, of, restGroups), plural: 'modules', ordered: false };
+      return { ...withSummed(bands, of, rest, 'module'), plural: 'modules', ordered: false };
     }
     case 'stream': {
       const streams = device.timeline.streams;
@@ -227,7 +243,7 @@ function classify(recording: Recording, header: Header, by: ColorBy): Classes {
           groups: []
         })
       );
-      return { ...withSummed(bands, lifetimes.stream, restGroups), plural: 'streams', ordered: false };
+      return { ...withSummed(bands, lifetimes.stream, rest, 'stream'), plural: 'streams', ordered: false };
     }
     case 'stack': {
       const bands = header.stacks.map((frames, k): Band => {
@@ -243,28 +259,32 @@ function classify(recording: Recording, header: Header, by: ColorBy): Classes {
           groups: []
         };
       });
-      return { ...withSummed(bands, lifetimes.stack, restGroups), plural: 'stacks', ordered: false };
+      return { ...withSummed(bands, lifetimes.stack, rest, null), plural: 'stacks', ordered: false };
     }
     case 'size': {
       const { labels, of } = bySize(recording);
-      return { ...withSummed(ramp('size', labels), of, restGroups), plural: 'sizes', ordered: true };
+      return { ...withSummed(ramp('size', labels), of, rest, 'size'), plural: 'sizes', ordered: true };
     }
     case 'lifetime': {
       const { labels, of } = byDuration(recording);
-      return { ...withSummed(ramp('lifetime', labels), of, restGroups), plural: 'lifetimes', ordered: true };
+      return { ...withSummed(ramp('lifetime', labels), of, rest, 'lifetime'), plural: 'lifetimes', ordered: true };
     }
   }
 }
 
-/** Where small allocations are summed by line, no other property of theirs is known. */
+/** The sums of small allocations join the bands that they belong to; what is not known of them has a band of its own. */
 function withSummed(
   bands: Band[],
   of: ArrayLike<number>,
-  restGroups: Uint16Array
+  rest: Rest | null,
+  key: RestKey | null
 ): { bands: Band[]; of: ArrayLike<number>; ofRest: ArrayLike<number> } {
-  if (restGroups.length === 0) return { bands, of, ofRest: [] };
+  if (rest === null) return { bands, of, ofRest: [] };
+  const known = key === null ? null : rest.by[key];
+  const ofRest = Uint16Array.from(rest.groups, (_, k) => Math.min(known?.[k] ?? UNKNOWN, bands.length));
+  if (!ofRest.includes(bands.length)) return { bands, of, ofRest };
   const summed: Band = { key: 'summed', label: 'summed small ones', detail: null, tone: { kind: 'other' }, groups: [] };
-  return { bands: [...bands, summed], of, ofRest: restGroups.map(() => bands.length) };
+  return { bands: [...bands, summed], of, ofRest };
 }
 
 /** A category has the same colour in every report. */

@@ -32,12 +32,19 @@ export interface Lifetimes {
   module: Uint16Array | null;
 }
 
+export type RestKey = 'category' | 'module' | 'size' | 'lifetime' | 'stream';
+
+/** Of a row of sums whose category, module, … is not known. */
+export const UNKNOWN = 0xffff;
+
 export interface Rest {
   bins: number;
   lifetimes: number;
   bytes: number;
   edges: Float64Array;
   groups: Uint16Array;
+  /** What the rows of sums are, besides their groups, where that is known; UNKNOWN where one is not. */
+  by: Record<RestKey, Uint16Array | null>;
   /** Group-major: the value of `groups[k]` at the end of bin b is `value[k * bins + b]`. */
   value: Float64Array;
 }
@@ -186,7 +193,27 @@ function readRest(
       throw new DocumentError(`The report contradicts itself: a sum of ${device.key} belongs to nobody.`);
     }
   }
-  return { ...about, edges: offset === 0 ? edges : edges.map(t => t + offset), groups, value };
+  const key = (name: RestKey): Uint16Array | null => restKey(document, `${prefix}rest.${name}`, groups.length, device);
+  const by = {
+    category: key('category'),
+    module: key('module'),
+    size: key('size'),
+    lifetime: key('lifetime'),
+    stream: key('stream')
+  };
+  return { ...about, edges: offset === 0 ? edges : edges.map(t => t + offset), groups, by, value };
+}
+
+function restKey(document: ViewDocument, name: string, rows: number, device: Device): Uint16Array | null {
+  if (!document.has(name)) return null;
+  const written = document.counts(name);
+  if (written.length !== rows) {
+    throw new DocumentError(
+      `The report contradicts itself: the sums of small allocations of ${device.key} do not fit.`
+    );
+  }
+  const none = name.endsWith('.module') ? 0xffff : 0xff;
+  return Uint16Array.from(written, value => (value === none ? UNKNOWN : value));
 }
 
 /**
