@@ -242,8 +242,6 @@ class ProcessSamples:
     ----------
     series
         One per GPU, for the host, and for the processes that this one started.
-    looks
-        How often was looked.
     before, after, samples
         JAX's own counters of the devices that keep some.
     remarks
@@ -251,7 +249,6 @@ class ProcessSamples:
     """
 
     series: tuple[ProcessSeries, ...]
-    looks: int
     before: tuple[DeviceReading, ...] = ()
     after: tuple[DeviceReading, ...] = ()
     samples: tuple[Sample, ...] = ()

@@ -122,7 +122,6 @@ class ProcessWatch:
         texts = [jax_arrays_text(self._arrays, jax_arrays()), *(advice() if gpus else ())]
         return ProcessSamples(
             series=tuple(self._series(key) for key in (*sorted(gpus), HOST, CHILDREN) if key in self._points),
-            looks=self._looks + 2,
             before=self._jax_before,
             after=jax_readings(),
             samples=tuple(self._jax_samples),

@@ -37,7 +37,7 @@ def _recording(*series, source=SourceKind.NONE, end=2 * SECOND, remarks=(), **mo
         outcome=more.pop("outcome", Outcome.OK),
         started_us=0,
         ended_us=end,
-        process=ProcessSamples(series, 20, remarks=remarks, **more.pop("counters", {})),
+        process=ProcessSamples(series, remarks=remarks, **more.pop("counters", {})),
         **more,
     )
 
