@@ -242,7 +242,8 @@ class CudaSource:
                     f"{format_count(lost)} allocations are missing: the history that the notebook records itself "
                     "keeps too few entries (its max_entries)"
                 )
-        return Evidence(_trace(joined), truncated)
+        ours = self._ours and not self._parts
+        return Evidence(_trace(joined, ours=ours, has_stacks=self._options.stacks in {"python", "cpp"}), truncated)
 
 
 def _join(parts: list[tuple[int, dict[str, Any]]], started_us: int) -> dict[str, Any]:
@@ -283,8 +284,8 @@ def _lost(joined: dict[str, Any], before: dict[int, int], after: dict[int, int])
     return lost
 
 
-def _trace(joined: dict[str, Any]) -> Trace:
+def _trace(joined: dict[str, Any], *, ours: bool, has_stacks: bool) -> Trace:
     # numpy comes with it: 0.1 s that a cell without torch never pays.
     from gpumem_magic.trace.convert import from_snapshot
 
-    return from_snapshot(joined, kind="cuda")
+    return from_snapshot(joined, kind="cuda", is_whole=ours, has_stacks=has_stacks or not ours)

@@ -31,7 +31,14 @@ __all__ = ["convert", "from_snapshot"]
 _MAX_SIZE = 2**50
 
 
-def from_snapshot(snapshot: object, *, kind: str | None = None, max_entries: int | None = None) -> Trace:
+def from_snapshot(
+    snapshot: object,
+    *,
+    kind: str | None = None,
+    max_entries: int | None = None,
+    is_whole: bool = False,
+    has_stacks: bool = True,
+) -> Trace:
     """Convert a snapshot dict of the running process.
 
     Parameters
@@ -42,6 +49,11 @@ def from_snapshot(snapshot: object, *, kind: str | None = None, max_entries: int
         ``"cuda"`` or ``"xpu"``; told from the settings' names when None.
     max_entries
         Size of the recorder's ring when known: a device that filled it gets a warning.
+    is_whole
+        The snapshot comes straight from torch, and no kinds of events were left out of its recording. A block's stream
+        is its segment's then, so that it need not be read event by event where all segments are on stream 0.
+    has_stacks
+        False when it was recorded without stacks: none is looked for.
 
     Returns
     -------
@@ -54,11 +66,17 @@ def from_snapshot(snapshot: object, *, kind: str | None = None, max_entries: int
         When the object is not a snapshot.
     """
     with paused_collector():
-        return convert(snapshot, kind=kind, max_entries=max_entries)
+        return convert(snapshot, kind=kind, max_entries=max_entries, is_whole=is_whole, has_stacks=has_stacks)
 
 
 def convert(
-    snapshot: object, *, kind: str | None = None, max_entries: int | None = None, budget: int | None = None
+    snapshot: object,
+    *,
+    kind: str | None = None,
+    max_entries: int | None = None,
+    budget: int | None = None,
+    is_whole: bool = False,
+    has_stacks: bool = True,
 ) -> Trace:
     """Do the work of `from_snapshot`; `budget` bounds how many entries may be visited (None: no bound)."""
     if isinstance(snapshot, list):
@@ -68,7 +86,7 @@ def convert(
             "not a torch memory snapshot: neither segments nor device_traces are in it. "
             "Write one with torch.cuda.memory._dump_snapshot"
         )
-    converter = _Converter(Budget(budget), max_entries)
+    converter = _Converter(Budget(budget), max_entries, is_whole=is_whole, has_stacks=has_stacks)
     try:
         return converter.run(snapshot, kind)
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
@@ -78,9 +96,11 @@ def convert(
 
 
 class _Converter:
-    def __init__(self, budget: Budget, max_entries: int | None) -> None:
+    def __init__(self, budget: Budget, max_entries: int | None, *, is_whole: bool, has_stacks: bool) -> None:
         self.budget = budget
         self.max_entries = max_entries
+        self.is_whole = is_whole
+        self.has_stacks = has_stacks
         self.stacks = StackInterner()
         self.warnings: list[str] = []
 
@@ -100,12 +120,10 @@ class _Converter:
             if ordinal < 0:
                 raise SnapshotError("not a torch memory snapshot: a segment has a negative device")
             entries = traces[ordinal] if ordinal < len(traces) else ()
-            events, pools = self.events(entries, f"{kind}:{ordinal}")
-            devices.append(
-                DeviceTrace(
-                    ordinal, kind, events, segments.get(ordinal, ()), pools, has_snapshot="segments" in snapshot
-                )
-            )
+            own = segments.get(ordinal, ())
+            on_stream_0 = self.is_whole and not any(segment.stream for segment in own)
+            events, pools = self.events(entries, f"{kind}:{ordinal}", on_stream_0=on_stream_0)
+            devices.append(DeviceTrace(ordinal, kind, events, own, pools, has_snapshot="segments" in snapshot))
         host = self.host(snapshot)
         return Trace(
             devices=(*devices, *host),
@@ -127,11 +145,13 @@ class _Converter:
         segments = read_host_segments(blocks, self.stacks, self.budget)
         return (DeviceTrace(0, "host", events, segments, pools),)
 
-    def events(self, entries: Sequence[Mapping[str, Any]], key: str) -> tuple[Events, tuple[tuple[int, int], ...]]:
+    def events(
+        self, entries: Sequence[Mapping[str, Any]], key: str, *, on_stream_0: bool = False
+    ) -> tuple[Events, tuple[tuple[int, int], ...]]:
         self.budget.spend(len(entries))
-        columns = Columns(len(entries), self.stacks)
-        for start in range(0, len(entries), CHUNK):
-            columns.read(entries[start : start + CHUNK], start)
+        columns = self.columns(entries, has_streams=not on_stream_0)
+        if on_stream_0 and _names_streams(entries, columns.events().action):
+            columns = self.columns(entries, has_streams=True)
         events, unknown = columns.events(), columns.unknown
         if unknown:
             count = int(np.count_nonzero(events.action == Action.UNKNOWN))
@@ -148,6 +168,12 @@ class _Converter:
                 "Record with a larger max_entries"
             )
         return events, tuple(columns.pools)
+
+    def columns(self, entries: Sequence[Mapping[str, Any]], *, has_streams: bool) -> Columns:
+        columns = Columns(len(entries), self.stacks if self.has_stacks else None, has_streams=has_streams)
+        for start in range(0, len(entries), CHUNK):
+            columns.read(entries[start : start + CHUNK], start)
+        return columns
 
     def check_times(self, times: NDArray[np.int64], key: str) -> None:
         if len(times) and not times.any():
@@ -177,3 +203,8 @@ class _Converter:
             else:
                 regions.append(Region(name, device, None, time_us))
         return tuple(regions)
+
+
+def _names_streams(entries: Sequence[Mapping[str, Any]], action: NDArray[np.uint8]) -> bool:
+    """Tell whether a segment came, went or was wanted on another stream than 0."""
+    return any(entries[index].get("stream", 0) for index in np.flatnonzero(action >= Action.SEGMENT_ALLOC).tolist())
