@@ -51,6 +51,7 @@ def rerun_leak(
     run = np.searchsorted(np.array(runs), table.owner[mine])
     rows: list[LeakLine] = []
     kept: list[NDArray[np.int64]] = []
+    each = np.zeros(len(runs), np.int64)
     oldest = len(runs)
     for number in np.unique(table.line[mine]).tolist():
         own = table.line[mine] == number
@@ -61,6 +62,7 @@ def rerun_leak(
         gone = np.flatnonzero(left == 0)
         first = int(gone[-1]) + 1 if len(gone) else 0
         oldest = min(oldest, first)
+        each[first:] += left[first:]
         which = mine[own & (run >= first)]
         kept.append(which)
         line = lines[number] if number >= 0 else _UNKNOWN
@@ -80,5 +82,6 @@ def rerun_leak(
         bytes=sum(row.bytes for row in rows),
         lines=tuple(rows),
         addresses=table.address[which],
+        left=tuple(each.tolist()),
     )
     return leak_sentence(leak)

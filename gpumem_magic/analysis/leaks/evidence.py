@@ -16,13 +16,19 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["LEAST_ITERATIONS", "Shape", "Survivors", "judge", "regrown"]
+__all__ = ["LEAST_ITERATIONS", "Shape", "Survivors", "judge", "regrown", "rhythm"]
 
 # A verdict needs evidence over this many iterations.
 LEAST_ITERATIONS = 3
 # With so few iterations, those that left something must have left the same.
 _FEW = 4
 _SAME = 0.1
+
+
+# Of the distances between iterations that left something, so many must be the same to be called a period.
+_REGULAR = 0.8
+# A level that was reached in the first so many iterations, and is not passed in the rest, is a bound.
+_EARLY, _LEVEL = 2 / 3, 0.9
 
 
 class Shape(enum.Enum):
@@ -46,13 +52,16 @@ class Survivors(NamedTuple):
     typical
         Median of what one of these left, the first iteration not counted, in bytes.
     once
-        Bytes that stayed from the first iterations, beyond what others left.
+        Bytes that stayed from the first iterations, beyond what others left; for `Shape.WINDOW` all that it holds.
+    span
+        For `Shape.ONCE` how many first iterations these are, for `Shape.WINDOW` how many it holds.
     """
 
     shape: Shape
     grown: int = 0
     typical: int = 0
     once: int = 0
+    span: int = 1
 
 
 def judge(
@@ -84,29 +93,44 @@ def judge(
         early = which[which < min(2, iterations - 2)]
         # The last iteration's own variables are no warm-up, however few iterations there are.
         once = int(left[early].sum()) if len(early) else 0
-        return Survivors(Shape.ONCE if once else Shape.NOTHING, once=once)
+        return Survivors(Shape.ONCE if once else Shape.NOTHING, once=once, span=int(early[-1]) + 1 if once else 1)
     steady = which[which > 0] if first == 0 else which
     typical = int(np.median(left[steady]))
     if iterations <= _FEW and np.ptp(left[steady]) > _SAME * max(typical, 1):
         return Survivors(Shape.NOTHING)
     gap = int(np.median(np.diff(which)))
     if iterations - 1 - last > 2 * gap:
-        return Survivors(Shape.ONCE, once=int(left.sum()))
-    if first > 0 and _rotates(iteration, ended, first):
-        return Survivors(Shape.WINDOW)
+        return Survivors(Shape.ONCE, once=int(left.sum()), span=last + 1)
+    if _is_bounded(iteration, ended, iterations):
+        return Survivors(Shape.WINDOW, once=int(left.sum()), span=len(which))
     once = max(int(left[0]) - typical, 0) if first == 0 else 0
     return Survivors(Shape.GROWTH, len(which), typical, once if once > typical else 0)
 
 
-def _rotates(iteration: NDArray[np.int64], ended: NDArray[np.int64], first: int) -> bool:
-    """Tell whether what was made before the first survivor's iteration lived for several iterations, too: a window."""
-    earlier = (iteration < first) & (ended >= 0)
-    if not earlier.any():
-        return False
-    # The longest-lived of each iteration; temporaries beside it say nothing.
-    span = np.zeros(first, np.int64)
-    np.maximum.at(span, iteration[earlier], (ended - iteration)[earlier])
-    return bool(np.median(span[np.unique(iteration[earlier])]) >= 2)
+def _is_bounded(iteration: NDArray[np.int64], ended: NDArray[np.int64], iterations: int) -> bool:
+    """Tell whether as many iterations were kept long before the end as at the end: a window, the best few, a pool.
+
+    What grows passes any former level until the end; at two thirds of the way it has two thirds of it.
+    """
+    until = np.zeros(iterations, np.int64)
+    np.maximum.at(until, iteration, np.where(ended < 0, iterations, ended))
+    made = np.arange(iterations)
+    # An iteration's memory counts as kept while later iterations run. A variable that is bound anew lives for one more.
+    kept = until > made + 1
+    change = np.zeros(iterations + 2, np.int64)
+    np.add.at(change, made[kept] + 1, 1)
+    np.add.at(change, until[kept], -1)
+    level = np.cumsum(change)[:iterations]
+    return bool(level[: int(iterations * _EARLY)].max() >= _LEVEL * level[-1] > 0)
+
+
+def rhythm(iteration: NDArray[np.int64]) -> int | None:
+    """Return how many iterations lie between two of these, in order; None when there is no such number."""
+    distances, counts = np.unique(np.diff(np.unique(iteration)), return_counts=True)
+    if not len(counts):
+        return None
+    most = int(np.argmax(counts))
+    return int(distances[most]) if counts[most] >= _REGULAR * counts.sum() else None
 
 
 def regrown(

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gpumem_magic.analysis.leaks.evidence import Shape, Survivors, judge, regrown
+from gpumem_magic.analysis.leaks.evidence import Shape, Survivors, judge, regrown, rhythm
 from gpumem_magic.analysis.leaks.loops import adds_to_itself, ends_a_run, find_loops, iteration_starts, lines_in_scope
 from gpumem_magic.analysis.leaks.model import Growth, Leak, LeakLine
 from gpumem_magic.analysis.leaks.period import repetitions
-from gpumem_magic.analysis.leaks.words import leak_sentence, once_of
+from gpumem_magic.analysis.leaks.words import leak_sentence, once_of, window_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -142,11 +142,17 @@ def _lives(trace: DeviceTrace, device: DeviceAnalysis, placement: Placement | No
 
 
 class _Found(NamedTuple):
-    """A judged line: its group, the judgement, which lifetimes are its survivors, and whether one is regrown."""
+    """A judged line.
+
+    `kept` are its surviving lifetimes, `iteration` says when each was made, and `left` what each iteration left; of
+    one that is `again` made larger each time, its size in each.
+    """
 
     group: Group
     judged: Survivors
     kept: NDArray[np.int64]
+    iteration: NDArray[np.int64]
+    left: NDArray[np.int64]
     again: bool = False
 
 
@@ -293,19 +299,33 @@ def _in_loop(turns: _Turns, lives: _Lives, scene: Scene) -> list[_Found]:
         own = counted & (line == number)
         which = members[own]
         judged = judge(iteration[own], ended[own], lives.size[which], len(starts))
-        kept = which[ended[own] < 0]
-        if judged.shape is Shape.GROWTH and last[iteration[own][ended[own] < 0]].all():
+        alive = ended[own] < 0
+        kept, when = which[alive], iteration[own][alive]
+        if judged.shape in {Shape.GROWTH, Shape.WINDOW} and last[when].all():
             continue
-        group = scene.name(loop.file, number, loop.scope)
-        again = False
+        left = np.bincount(when, lives.size[kept], len(starts)).astype(np.int64)
+        item = _Found(scene.name(loop.file, number, loop.scope), judged, kept, when, left)
         if judged.shape in {Shape.NOTHING, Shape.ONCE}:
             larger = regrown(iteration[own], ended[own], lives.requested[which], len(starts))
             if larger is not None:
-                judged = Survivors(Shape.GROWTH, larger[0], larger[1])
-                again, kept = True, kept[np.argsort(-lives.size[kept], kind="stable")[:1]]
-        if judged.shape is Shape.GROWTH or judged.once:
-            found.append(_Found(group, judged, kept, again))
+                item = _again(item, larger, iteration[own], lives.size[which])
+        if item.judged.shape is Shape.GROWTH or judged.once:
+            found.append(item)
     return found
+
+
+def _again(item: _Found, larger: tuple[int, int, int], iteration: NDArray[np.int64], size: NDArray[np.int64]) -> _Found:
+    """Call a line one that makes the same tensor larger each time: iterations, bytes more each time, last size."""
+    sizes = np.zeros(len(item.left), np.int64)
+    np.maximum.at(sizes, iteration, size)
+    newest = [int(np.argmax(item.iteration))]
+    return item._replace(
+        judged=Survivors(Shape.GROWTH, larger[0], larger[1]),
+        kept=item.kept[newest],
+        iteration=item.iteration[newest],
+        left=sizes,
+        again=True,
+    )
 
 
 def _leaks(where: _Where, found: Sequence[_Found], lives: _Lives) -> list[Leak]:
@@ -329,6 +349,7 @@ def _leak(kind: LeakKind, where: _Where, found: Sequence[_Found], lives: _Lives)
         for item in found
     )
     kept = np.concatenate([item.kept for item in found])
+    when = np.concatenate([item.iteration for item in found])
     kept = kept[np.argsort(-lives.size[kept], kind="stable")[:_MOST_ADDRESSES]]
     leak = Leak(
         kind=kind,
@@ -340,6 +361,8 @@ def _leak(kind: LeakKind, where: _Where, found: Sequence[_Found], lives: _Lives)
         bytes=sum(row.bytes for row in rows),
         lines=rows,
         addresses=lives.address[kept],
+        every=1 if kind == "regrown" else rhythm(when),
+        left=tuple(np.sum([item.left for item in found], axis=0).tolist()),
     )
     return leak_sentence(leak)
 
@@ -349,7 +372,9 @@ def _once(device: DeviceAnalysis, found: Sequence[_Found], lives: _Lives) -> lis
     least = min(_ONCE_BYTES, _ONCE_SHARE * total)
     gradients = sum(item.judged.once for item in found if ".backward(" in (item.group.source or ""))
     return [
-        once_of(device.key, item.group, item.judged.once, gradients)
+        window_of(device.key, item.group, item.judged.once, item.judged.span)
+        if item.judged.shape is Shape.WINDOW
+        else once_of(device.key, item.group, item.judged.once, gradients, span=item.judged.span)
         for item in found
         if item.judged.once > 0 and item.judged.once >= least
     ]
@@ -366,8 +391,11 @@ def _without_loops(device: DeviceAnalysis, lives: _Lives, scene: Scene) -> tuple
         if found is None:
             continue
         most = max(most, found.periods)
-        kept = which[found.first :][lives.stayed[which[found.first :]]]
-        each = int(lives.size[kept].sum()) // found.periods
-        item = _Found(group, Survivors(Shape.GROWTH, found.periods, each), kept)
+        tail = which[found.first :]
+        alive = lives.stayed[tail]
+        kept, when = tail[alive], np.flatnonzero(alive) // found.length
+        left = np.bincount(when, lives.size[kept], found.periods).astype(np.int64)
+        each = int(left.sum()) // found.periods
+        item = _Found(group, Survivors(Shape.GROWTH, found.periods, each), kept, when, left)
         leaks.append(_leak("kept", _Where(device.key, None, found.periods), [item], lives))
     return leaks, most

@@ -101,8 +101,8 @@ def name_keepers(growth: Growth, scan: HolderScan, scene: Scene) -> Growth:
         if storage.category.name == "PARAMETER":
             parameters[storage.device] += storage.size
     once = tuple(
-        once_of(item.device, item.line, item.bytes, parameters[item.device], "the parameters")
-        if parameters[item.device]
+        once_of(item.device, item.line, item.bytes, parameters[item.device], "the parameters", span=item.span)
+        if parameters[item.device] and item.what != "window"
         else item
         for item in growth.once
     )

@@ -85,6 +85,12 @@ class Leak:
         first.
     sentence
         The verdict in words, without a full stop.
+    every
+        How many iterations lie between two that left something: 1 for each of them, 4 for every fourth; None where
+        they lie without any order.
+    left
+        What of each iteration (run of the cell) is there at the end, in bytes; for ``"regrown"`` the size that the
+        tensor had in each. Empty where it is not known.
     """
 
     kind: LeakKind
@@ -98,16 +104,22 @@ class Leak:
     keepers: tuple[Keeper, ...] = ()
     addresses: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64), repr=False, compare=False)
     sentence: str = ""
+    every: int | None = 1
+    left: tuple[int, ...] = ()
 
 
 class Once(NamedTuple):
-    """Memory that stayed and does not grow: what it is, where it was made, bytes, and the same in words."""
+    """Memory that stayed and does not grow: what it is, where it was made, bytes, and the same in words.
+
+    `span` is how many first iterations made it, of a window how many it holds.
+    """
 
     what: str
     device: str
     line: Group
     bytes: int
     sentence: str
+    span: int = 1
 
 
 @dataclass(frozen=True)
@@ -137,10 +149,18 @@ class Growth:
         """Bytes of all verdicts."""
         return sum(leak.bytes for leak in self.leaks)
 
-    def notes(self) -> tuple[Note, ...]:
-        """Return all of it as notes; verdicts are warnings."""
+    def notes(self, told: Leak | None = None, where: str = "") -> tuple[Note, ...]:
+        """Return all of it as notes, verdicts as warnings.
+
+        Parameters
+        ----------
+        told
+            A verdict that has been told elsewhere.
+        where
+            Ends each note: which device it is about, where there are several.
+        """
         return (
-            *(Note("warning", f"leak: {leak.sentence}") for leak in self.leaks),
-            *(Note("info", f"grows: {leak.sentence}") for leak in self.small),
-            *(Note("info", f"once: {once.sentence}") for once in self.once),
+            *(Note("warning", f"leak: {leak.sentence}{where}") for leak in self.leaks if leak is not told),
+            *(Note("info", f"grows: {leak.sentence}{where}") for leak in self.small),
+            *(Note("info", f"once: {once.sentence}{where}") for once in self.once),
         )

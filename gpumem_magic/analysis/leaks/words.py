@@ -15,13 +15,29 @@ if TYPE_CHECKING:
     from gpumem_magic.analysis.leaks.model import Keeper, Leak
     from gpumem_magic.analysis.model import Group
 
-__all__ = ["headline", "keeper_text", "leak_sentence", "once_of"]
+__all__ = ["headline", "keeper_text", "leak_sentence", "once_of", "window_of"]
 
 
-def _times(leak: Leak) -> str:
+_ENDINGS = {1: "st", 2: "nd", 3: "rd"}
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if number % 100 in {11, 12, 13} else _ENDINGS.get(number % 10, "th")
+    return f"{format_count(number)}{ending}"
+
+
+def _how_often(leak: Leak) -> str:
+    """Say in which iterations: ``each iteration, 8 times``, ``every 4th iteration, 6 times``, ``in 7 of 90 …``."""
+    if leak.loop is None:
+        return f"each time, {format_count(leak.grown)} times"
+    if leak.every is not None and leak.every > 1:
+        return f"every {_ordinal(leak.every)} iteration, {format_count(leak.grown)} times"
     if leak.grown >= leak.iterations:
-        return f"{format_count(leak.grown)} times"
-    return f"{format_count(leak.grown)} times in {format_count(leak.iterations)} iterations"
+        return f"each iteration, {format_count(leak.grown)} times"
+    growing = [number for number, size in enumerate(leak.left) if size]
+    if growing and growing[-1] - growing[0] < len(growing):
+        return f"each iteration, the last {format_count(leak.grown)} of {format_count(leak.iterations)}"
+    return f"in {format_count(leak.grown)} of {format_count(leak.iterations)} iterations"
 
 
 def _where(leak: Leak) -> str:
@@ -58,19 +74,22 @@ def leak_sentence(leak: Leak) -> Leak:
     """Return the verdict with its sentence."""
     where, each, total = _where(leak), format_bytes(leak.bytes_per_iteration), format_bytes(leak.bytes)
     if leak.kind == "regrown":
-        text = f"{where} makes the same tensor {each} larger each iteration, {_times(leak)}: {total} now"
+        text = (
+            f"{where} makes the same tensor {each} larger each iteration, {format_count(leak.grown)} times: {total} now"
+        )
     elif leak.kind == "reruns":
         text = f"each of the last {format_count(leak.grown)} runs of this cell left {each} of {where}: {total}"
     else:
         keep = "keeps" if len(leak.lines) == 1 else "keep"
-        every = "each iteration" if leak.loop is not None else "each time"
-        text = f"{where} {keep} {each} more {every}, {_times(leak)}: {total}"
+        text = f"{where} {keep} {each} more {_how_often(leak)}: {total}"
     if leak.keepers:
         text += f", {keeper_text(leak.keepers[0], leak.lines[0].group if len(leak.lines) == 1 else None)}"
     return replace(leak, sentence=text)
 
 
-def once_of(device: str, group: Group, size: int, trained: int, measure: str = "the gradients") -> Once:
+def once_of(
+    device: str, group: Group, size: int, trained: int, measure: str = "the gradients", *, span: int = 1
+) -> Once:
     """Explain what stayed from the first iterations.
 
     Parameters
@@ -85,6 +104,8 @@ def once_of(device: str, group: Group, size: int, trained: int, measure: str = "
         Bytes to which an optimizer's state is compared, or 0 when they are not known.
     measure
         What these are: gradients that stayed from ``backward`` in the same loop are as large as what is trained.
+    span
+        How many iterations it took until all of it was there.
     """
     source = group.source or ""
     what, more = "warm-up", ""
@@ -94,5 +115,12 @@ def once_of(device: str, group: Group, size: int, trained: int, measure: str = "
         what = "optimizer state"
         if trained:
             more = f", {size / trained:.1f} × {measure}"
-    text = f"{what}: {format_bytes(size)} at {place_text(group)} in the first iteration{more}, not again"
-    return Once(what, device, group, size, text)
+    first = "the first iteration" if span <= 1 else f"the first {format_count(span)} iterations"
+    text = f"{what}: {format_bytes(size)} at {place_text(group)} in {first}{more}, not again"
+    return Once(what, device, group, size, text, span)
+
+
+def window_of(device: str, group: Group, size: int, span: int) -> Once:
+    """Explain what a line keeps of a bounded number of iterations."""
+    text = f"window: {format_bytes(size)} at {place_text(group)}, of {format_count(span)} iterations and never of more"
+    return Once("window", device, group, size, text, span)

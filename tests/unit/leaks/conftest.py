@@ -12,7 +12,7 @@ from gpumem_magic.recording.model import Cell, DeviceReading, Marks, Outcome, Re
 from gpumem_magic.trace.convert import from_snapshot
 
 BASE = 0x7F0000000000
-SEGMENT = 64 << 20
+SEGMENT = 1 << 30
 FILE = "cell.py"
 START = 1_700_000_000_000_000
 
