@@ -245,12 +245,15 @@ class Cache:
         self._release(start, mapped, group)
         self._grow("segment_map", start, mapped)
 
-    def _unmap(self, start: int, size: int, group: int) -> None:
-        """Give back the pages that lie wholly inside a free block."""
+    def _whole_pages(self, start: int, size: int, group: int) -> tuple[int, int]:
+        """Return where the pages begin and end that lie wholly inside a range; the end may lie before the beginning."""
         page = self._pages[group]
         base = self._virtual[group]
-        low = base + (start - base + page - 1) // page * page
-        high = base + (start + size - base) // page * page
+        return base + (start - base + page - 1) // page * page, base + (start + size - base) // page * page
+
+    def _unmap(self, start: int, size: int, group: int) -> None:
+        """Give back the pages that lie wholly inside a free block."""
+        low, high = self._whole_pages(start, size, group)
         if low >= high:
             return
         self._drop_free(start, size, group)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from gpumem_magic._errors import SnapshotError
 from gpumem_magic.allocator.bounds import find_bound
@@ -12,12 +12,15 @@ from gpumem_magic.allocator.foreign import find_foreign
 from gpumem_magic.allocator.program import extract, find_doubts
 from gpumem_magic.allocator.replay import history, reserved_bytes
 from gpumem_magic.allocator.settings_model import from_torch
-from gpumem_magic.allocator.verify import verify
+from gpumem_magic.allocator.verify import find_quiet, verify
 from gpumem_magic.allocator.whatif import Explorer
 from gpumem_magic.trace.frames import is_native, user_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from gpumem_magic.allocator.bounds import Bound
     from gpumem_magic.allocator.history import Deviation
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from gpumem_magic.trace.model import DeviceTrace, Frame, Trace
 
 __all__ = ["Lab", "most_used"]
+
+_T = TypeVar("_T")
 
 # Whose releases they were is tried out in recordings up to this many events, this many releases before a deviation.
 _MOST_TO_TRY = 100_000
@@ -59,6 +64,9 @@ class Lab:
         Most bytes that the recorded process might reserve (its memory fraction), when that is known.
     course
         The settings over the recording, where it is known that they were changed on the way.
+    unseen_calls
+        How often the program emptied the cache when there was nothing to give back, which leaves no event (torch's
+        counters tell); None when that is not known.
 
     Raises
     ------
@@ -75,6 +83,7 @@ class Lab:
         processes: int = 1,
         recorded_limit: int | None = None,
         course: Course | None = None,
+        unseen_calls: int | None = None,
     ) -> None:
         if device.kind not in {"cuda", "xpu"}:
             raise SnapshotError(f"{device.key}: memory there does not come from torch's caching allocator")
@@ -90,7 +99,12 @@ class Lab:
         self.conf = conf if isinstance(conf, str) else ""
         fallbacks = requests_with_fallback(self.history, trace.stacks) if limit is not None else frozenset()
         self._explorer = Explorer(
-            self.program, limit=limit, fallbacks=fallbacks, foreign=find_foreign(device), processes=processes
+            self.program,
+            limit=limit,
+            fallbacks=fallbacks,
+            foreign=find_foreign(device),
+            quiet=None if unseen_calls == 0 else self._find_quiet,
+            processes=processes,
         )
 
     def _find_program(self) -> Program:
@@ -122,8 +136,15 @@ class Lab:
         return program
 
     def _verify(self, program: Program) -> Verdict:
+        return self._repeating(verify)(program)
+
+    def _find_quiet(self) -> NDArray[np.bool_]:
+        return self._repeating(find_quiet)(self.program)
+
+    def _repeating(self, do: Callable[..., _T]) -> Callable[[Program], _T]:
+        """Prepare something that lets the model repeat the recording."""
         settings = self.trace.settings
-        return verify(
+        return lambda program: do(
             self.device,
             self.history,
             program,

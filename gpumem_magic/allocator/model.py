@@ -19,7 +19,7 @@ from gpumem_magic.allocator.rounding import SMALL_LIMIT, round_sizes, split_thre
 from gpumem_magic.allocator.sizes import segment_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -76,6 +76,8 @@ class Model(Cache):
         Bytes at the end (or at death) and at most.
     retries
         Times the cache was freed for a request.
+    emptied
+        Times that an ``empty_cache`` of which the recording says nothing gave something back.
     spared
         Requests that failed in the recording, and for which a cached block would be there.
     failures
@@ -106,6 +108,7 @@ class Model(Cache):
         self.program = program
         self.limit = limit
         self.retries = 0
+        self.emptied = 0
         self.spared = 0
         self.failures: list[Failure] = []
         self.has_ties = False
@@ -121,6 +124,8 @@ class Model(Cache):
         self._held = [0] * len(program.requested)
         self._pending: dict[int, None] = {}
         self._is_capturing = False
+        # A free block that would be given back, and its list: while it is there, no other is looked for.
+        self._witness = (-1, 0)
         self._freed_pairs: list[int] = []
         default = [index for index, (pool, _) in enumerate(program.groups) if pool == (0, 0)]
         default.sort(key=lambda index: program.groups[index][1])
@@ -171,6 +176,44 @@ class Model(Cache):
             first = max(first, stop)
             self.settings = settings
         self._play(first, len(self.program.codes))
+
+    def walk(self, first: int = 0) -> Iterator[int]:
+        """Play the program as `run` does, and stop before each step to tell its number."""
+        for stop, settings in [*self._changes, (len(self.program.codes), None)]:
+            for step in range(first, stop):
+                yield step
+                if not self._play(step, step + 1):
+                    return
+            first = max(first, stop)
+            self.settings = settings or self.settings
+
+    @property
+    def would_show(self) -> bool:
+        """Whether an ``empty_cache`` here would leave an event, or cannot be called because a capture is under way."""
+        if self._is_capturing or self._pending:
+            return True
+        key, group = self._witness
+        free = self._lists[group]
+        index = bisect_left(free, key)
+        if index < len(free) and free[index] == key and self._is_whole(key, group):
+            return True
+        pairs = [group for pair in self._freed_pairs for group in (2 * pair, 2 * pair + 1)]
+        for group in (*self._releasable, *pairs):
+            for key in self._lists[group]:
+                if self._is_whole(key, group):
+                    self._witness = (key, group)
+                    return True
+        return False
+
+    def _is_whole(self, key: int, group: int) -> bool:
+        """Tell whether a free block would be given back, or pages of it."""
+        start, size = key & MASK, key >> SHIFT
+        if self._segments.get(start) == size:
+            return True
+        if not self._virtual[group] or (self._is_mixed and self._is_native(start)):
+            return False
+        low, high = self._whole_pages(start, size, group)
+        return low < high
 
     def _play(self, first: int, stop: int) -> bool:  # noqa: C901, PLR0912, PLR0915 (the hot loop: a call costs more than it would hide)
         """Play steps `first` to `stop`; False when a request fails for good."""
@@ -266,6 +309,11 @@ class Model(Cache):
         elif code in {Op.EMPTY_CACHE, Op.HIDDEN_EMPTY_CACHE}:
             self._complete_all()
             self._release_all()
+        elif code == Op.POSSIBLE_EMPTY_CACHE:
+            held, waiting = self.reserved, len(self._pending)
+            self._complete_all()
+            self._release_all()
+            self.emptied += self.reserved < held or waiting > 0
         elif code == Op.FAIL:
             self._fail(number)
         elif code == Op.FREE_POOL:

@@ -46,6 +46,7 @@ class Op(enum.IntEnum):
     END_CAPTURE = 7
     HIDDEN_EMPTY_CACHE = 8  # as EMPTY_CACHE; it released nothing under the recorded setting
     FREE_POOL = 9  # nobody holds a private pool any more; the argument is an index into `Program.groups`
+    POSSIBLE_EMPTY_CACHE = 10  # as EMPTY_CACHE; the recording would look the same with it and without it
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,15 @@ class Program:
             self._steps[:] = list(zip(self.codes.tolist(), self.arguments.tolist(), strict=True))
         return self._steps
 
-    def without(self, op: Op) -> Program:
-        """Leave out every operation of a kind."""
-        return self.keeping(self.codes != op)
+    def with_calls(self, steps: NDArray[np.int64]) -> Program:
+        """Empty the cache before each of the given operations, in ascending order."""
+        return replace(
+            self,
+            codes=np.insert(self.codes, steps, np.uint8(Op.POSSIBLE_EMPTY_CACHE)),
+            arguments=np.insert(self.arguments, steps, np.int32(0)),
+            events=np.insert(self.events, steps, self.events[steps]),
+            _steps=[],
+        )
 
     def keeping(self, keep: NDArray[np.bool_]) -> Program:
         """Leave out the operations that are not marked."""

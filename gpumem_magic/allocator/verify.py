@@ -17,13 +17,15 @@ from gpumem_magic.trace.model import Action
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from gpumem_magic.allocator.adopt import Region
     from gpumem_magic.allocator.history import History
     from gpumem_magic.allocator.program import Program
     from gpumem_magic.allocator.settings_model import AllocatorSettings, Course
     from gpumem_magic.trace.model import DeviceTrace, Events
 
-__all__ = ["Recorded", "Verdict", "verify"]
+__all__ = ["Recorded", "Verdict", "find_quiet", "verify"]
 
 # -1, "got none", becomes an address that nothing has.
 _MASK64 = 2**64 - 1
@@ -83,6 +85,63 @@ class Recorded:
         return index > 0 and self._ends[self._starts[index - 1]] > address
 
 
+class _Repeated:
+    """A model about to repeat a recording.
+
+    Attributes
+    ----------
+    model
+        Has not run yet.
+    kept
+        Number of each of its steps in the program that was given.
+    recorded
+        The segment events that it should make: event, action, address, size.
+    """
+
+    def __init__(
+        self,
+        device: DeviceTrace,
+        history: History,
+        program: Program,
+        settings: AllocatorSettings,
+        raw_settings: Mapping[str, object],
+        *,
+        limit: int | None,
+        course: Course | None,
+    ) -> None:
+        events = device.events
+        which = np.flatnonzero((events.action >= Action.SEGMENT_ALLOC) & (events.action <= Action.SEGMENT_UNMAP))
+        self.recorded = [
+            (event, _NAMES[action], address, size)
+            for event, action, address, size in zip(
+                which.tolist(),
+                events.action[which].tolist(),
+                events.addr[which].tolist(),
+                events.size[which].tolist(),
+                strict=True,
+            )
+        ]
+        self._history = history
+        self._regions = find_regions(device, history, program) if history.reserved[0] else []
+        # What released nothing when it was recorded has no effect here.
+        keep = (program.codes != Op.HIDDEN_EMPTY_CACHE) & ~_quiet_failures(program, events)
+        self.kept = np.flatnonzero(keep)
+        self.model = Model(
+            program.keeping(keep),
+            settings if course is None else course.first,
+            Recorded(device, self._regions),
+            limit=recorded_limit(device, history, raw_settings) if limit is None else limit,
+            virtual_base=lambda _group: _next_base(self.model, self.recorded),
+            survives=lambda _number: True,
+            traced=True,
+            changes=() if course is None else course.changes,
+        )
+
+    def begin(self) -> int:
+        """Lay out what was there before; return the step to run the model from."""
+        return self.model.begin_with(self._history, self._regions) if self._regions else 0
+
+
 def verify(
     device: DeviceTrace,
     history: History,
@@ -113,32 +172,10 @@ def verify(
     Verdict
         The first event at which model and recording differ, and the retries of the model.
     """
-    events = device.events
-    which = np.flatnonzero((events.action >= Action.SEGMENT_ALLOC) & (events.action <= Action.SEGMENT_UNMAP))
-    recorded = [
-        (event, _NAMES[action], address, size)
-        for event, action, address, size in zip(
-            which.tolist(),
-            events.action[which].tolist(),
-            events.addr[which].tolist(),
-            events.size[which].tolist(),
-            strict=True,
-        )
-    ]
-    regions = find_regions(device, history, program) if history.reserved[0] else []
-    # What released nothing when it was recorded has no effect here.
-    model = Model(
-        _without_quiet_failures(program.without(Op.HIDDEN_EMPTY_CACHE), events),
-        settings if course is None else course.first,
-        Recorded(device, regions),
-        limit=recorded_limit(device, history, raw_settings) if limit is None else limit,
-        virtual_base=lambda _group: _next_base(model, recorded),
-        survives=lambda _number: True,
-        traced=True,
-        changes=() if course is None else course.changes,
-    )
+    run = _Repeated(device, history, program, settings, raw_settings, limit=limit, course=course)
+    model, recorded, events = run.model, run.recorded, device.events
     try:
-        model.run(model.begin_with(history, regions) if regions else 0)
+        model.run(run.begin())
     except (KeyError, IndexError):
         # What was there before is partly guessed; a wrong guess about which pool a segment belongs to breaks the lists.
         event = int(model.program.events[model.step])
@@ -151,17 +188,46 @@ def verify(
     return Verdict(deviation, model.retries + model.spared if is_counted else None)
 
 
-def _without_quiet_failures(program: Program, events: Events) -> Program:
-    """Leave out failed requests before which nothing was released, where private pools are in play.
+def find_quiet(
+    device: DeviceTrace,
+    history: History,
+    program: Program,
+    settings: AllocatorSettings,
+    raw_settings: Mapping[str, object],
+    *,
+    limit: int | None = None,
+    course: Course | None = None,
+) -> NDArray[np.bool_]:
+    """Tell before which operations an ``empty_cache`` would have left no event: there was nothing to give back.
+
+    Parameters are those of `verify`.
+
+    Returns
+    -------
+    bool array
+        One value an operation. All True where the model cannot follow the recording, so that nothing is ruled out.
+    """
+    run = _Repeated(device, history, program, settings, raw_settings, limit=limit, course=course)
+    quiet = np.zeros(len(program.codes), bool)
+    try:
+        for step in run.model.walk(run.begin()):
+            quiet[run.kept[step]] = not run.model.would_show
+    except (KeyError, IndexError):
+        quiet[:] = True
+    return quiet
+
+
+def _quiet_failures(program: Program, events: Events) -> NDArray[np.bool_]:
+    """Mark failed requests before which nothing was released, where private pools are in play.
 
     While one is in use the cache is not released for a request, and whether one was is not recorded.
     """
+    quiet: NDArray[np.bool_] = program.codes == Op.FAIL
     if all(pool == (0, 0) for pool, _ in program.groups):
-        return program
-    quiet = program.codes == Op.FAIL
+        return quiet & False
     before = events.action[np.maximum(program.events - 1, 0)]
     quiet &= (program.events <= 0) | ((before != Action.SEGMENT_FREE) & (before != Action.SEGMENT_UNMAP))
-    return program.keeping(~quiet)
+    return quiet
 
 
 def _failures(program: Program) -> int:

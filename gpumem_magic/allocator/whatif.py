@@ -6,7 +6,7 @@ import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +17,7 @@ from gpumem_magic.allocator.program import Op
 from gpumem_magic.allocator.rounding import round_sizes
 from gpumem_magic.allocator.settings_model import AllocatorSettings
 from gpumem_magic.allocator.sizes import segment_size
+from gpumem_magic.allocator.unseen import Moments, search
 from gpumem_magic.trace.collector import paused_collector
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from gpumem_magic.allocator.foreign import Foreign
     from gpumem_magic.allocator.model import Failure
     from gpumem_magic.allocator.program import Program
+    from gpumem_magic.allocator.unseen import Fatal
 
 __all__ = ["Death", "Explorer", "Prediction"]
 
@@ -49,6 +51,8 @@ _FEW_ORDERS: tuple[Callable[[], AddressModel], ...] = (BumpDown,)
 _DELAYS = (0.0, 0.5, 1.5, 2.0)
 # Starting a process costs about 0.3 s, the time in which one replays 200,000 operations.
 _WORTH_A_PROCESS = 600_000
+# With a lower peak no unseen call was ever found to be fatal: of 41 such programs all came within 10 % of the limit.
+_CLOSE = 0.75
 
 
 @dataclass(frozen=True)
@@ -69,14 +73,17 @@ class Prediction:
     low, expected, high
         Peak reserved bytes until the end or until the program dies.
     verdict
-        ``"fits"``, ``"oom"``, or ``"oom_unless_fallback"``: only requests fail for which cuDNN was seen to try
-        another algorithm.
+        ``"fits"``, ``"oom"``, ``"oom_unless_fallback"`` (only requests fail for which cuDNN was seen to try another
+        algorithm), or ``"fits_unless_emptied"`` (it fits, but not if the program called ``empty_cache`` at moments of
+        which the recording says nothing).
     dies_at
-        The first request that fails, or None.
+        The first request that fails, or None; with ``"fits_unless_emptied"`` the one that then fails.
     retries
         Times the cache would be freed for a request.
     unanimous
         False when the verdict depends on where the driver puts segments.
+    emptied
+        With ``"fits_unless_emptied"``: the events before which the calls would have come.
     """
 
     low: int
@@ -86,6 +93,7 @@ class Prediction:
     dies_at: Death | None
     retries: int
     unanimous: bool = True
+    emptied: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -103,6 +111,7 @@ class _Outcome:
     retries: int
     has_ties: bool
     failures: tuple[Failure, ...]
+    emptied: int
 
 
 @dataclass(frozen=True)
@@ -113,13 +122,16 @@ class _Bench:
     limit: int | None
     fallbacks: frozenset[int]
 
+    @property
+    def survives(self) -> Callable[[int], bool] | None:
+        return self.fallbacks.__contains__ if self.fallbacks else None
+
     def play(self, run: _Run) -> _Outcome:
-        survives = self.fallbacks.__contains__ if self.fallbacks else None
         program = self.programs[run.program]
         with paused_collector():
-            model = Model(program, run.settings, run.addresses(), limit=self.limit, survives=survives)
+            model = Model(program, run.settings, run.addresses(), limit=self.limit, survives=self.survives)
             model.run()
-        return _Outcome(model.reserved_peak, model.retries, model.has_ties, tuple(model.failures))
+        return _Outcome(model.reserved_peak, model.retries, model.has_ties, tuple(model.failures), model.emptied)
 
 
 class Explorer:
@@ -135,6 +147,9 @@ class Explorer:
         Lifetimes whose request cuDNN answers a failure of with another algorithm.
     foreign
         Holes that the recording shows (see `Driver`).
+    quiet
+        Returns before which operations the program may have emptied the cache without leaving an event
+        (`gpumem_magic.allocator.verify.find_quiet`). None: it is known to have made no such call.
     processes
         How many processes may replay at once, where that is worth their start. More than one only from a program of
         our own: a notebook's kernel must not be forked or run twice.
@@ -147,10 +162,12 @@ class Explorer:
         limit: int | None = None,
         fallbacks: frozenset[int] = frozenset(),
         foreign: Sequence[Foreign] = (),
+        quiet: Callable[[], NDArray[np.bool_]] | None = None,
         processes: int = 1,
     ) -> None:
         self.program = program
         self.limit = limit
+        self._quiet = quiet
         self._processes = processes
         self._driver = partial(Driver, foreign=tuple(foreign))
         self._ensemble = _FEW_ORDERS
@@ -171,7 +188,7 @@ class Explorer:
         """Replay the program under each of `settings`, in that order."""
         effective = [self.effective(one) for one in settings]
         open_ = [one for one in dict.fromkeys(effective) if one not in self._answers]
-        with self._player(len(open_)) as play:
+        with self._player(self._bench, len(open_)) as play:
             points = dict(zip(open_, play([_Run(0, one, self._driver) for one in open_]), strict=True))
             ensemble = self._ensemble
             others = [_Run(0, one, create) for one in open_ if points[one].has_ties for create in ensemble]
@@ -179,20 +196,58 @@ class Explorer:
                 _Run(timing, one, self._driver) for one in open_ for timing in range(1, len(self._bench.programs))
             ]
             outcomes = list(zip(others, play(others), strict=True))
+        unseen = self._with_unseen_calls(open_)
         for one in open_:
             runs = [points[one], *(outcome for run, outcome in outcomes if run.settings == one)]
-            self._answers[one] = self._answer(runs)
+            peaks = [outcome.reserved_peak for run, outcome in unseen if run.settings == one]
+            self._answers[one] = self._doubted(one, self._answer(runs, peaks))
         return [self._answers[one] for one in effective]
 
+    @cached_property
+    def _moments(self) -> Moments | None:
+        """Where calls may be hidden; None when there are none."""
+        moments = None if self._quiet is None else Moments(self.program, self._quiet())
+        return moments or None
+
+    def _with_unseen_calls(self, settings: Sequence[AllocatorSettings]) -> list[tuple[_Run, _Outcome]]:
+        """Replay with more calls of ``empty_cache`` what is seen to call it: their number and moments are not known."""
+        if not np.any(self.program.codes == Op.EMPTY_CACHE) or self._moments is None:
+            return []
+        programs = tuple(self.program.with_calls(steps) for steps in self._moments.usual)
+        with self._player(replace(self._bench, programs=programs), len(settings)) as play:
+            first = [_Run(0, one, self._driver) for one in settings]
+            found = list(zip(first, play(first), strict=True))
+            # Where calls at every moment give nothing back, fewer do not either.
+            open_ = [run.settings for run, outcome in found if outcome.emptied]
+            runs = [_Run(number, one, self._driver) for one in open_ for number in range(1, len(programs))]
+            return found + list(zip(runs, play(runs), strict=True))
+
+    def _doubted(self, settings: AllocatorSettings, found: Prediction) -> Prediction:
+        """Look for unseen calls with which a program that just fits does not."""
+        if self.limit is None or found.verdict != "fits" or found.high < _CLOSE * self.limit or self._moments is None:
+            return found
+        with paused_collector():
+            fatal = search(
+                self.program,
+                self._moments,
+                settings,
+                self._driver,
+                limit=self.limit,
+                survives=self._bench.survives,
+            )
+        if fatal is None:
+            return found
+        return replace(found, verdict="fits_unless_emptied", dies_at=self._death(fatal), emptied=fatal.moments)
+
     @contextmanager
-    def _player(self, settings: int) -> Iterator[Callable[[list[_Run]], list[_Outcome]]]:
+    def _player(self, bench: _Bench, settings: int) -> Iterator[Callable[[list[_Run]], list[_Outcome]]]:
         """Yield a function that plays runs, in several processes where that is worth it."""
         if self._processes < 2 or settings < 2 or settings * len(self.program.codes) < _WORTH_A_PROCESS:
-            yield lambda runs: [self._bench.play(run) for run in runs]
+            yield lambda runs: [bench.play(run) for run in runs]
             return
         # Spawned, not forked: numpy has threads of its own.
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(self._processes, context, initializer=_receive, initargs=(self._bench,)) as pool:
+        with ProcessPoolExecutor(self._processes, context, initializer=_receive, initargs=(bench,)) as pool:
             yield lambda runs: list(pool.map(_play, runs))
 
     def effective(self, settings: AllocatorSettings) -> AllocatorSettings:
@@ -213,9 +268,9 @@ class Explorer:
             settings = replace(settings, max_non_split_rounding=_PLAIN.max_non_split_rounding)
         return settings
 
-    def _answer(self, runs: Sequence[_Outcome]) -> Prediction:
+    def _answer(self, runs: Sequence[_Outcome], peaks: Sequence[int]) -> Prediction:
         point = runs[0]
-        peaks = [run.reserved_peak for run in runs]
+        peaks = [*peaks, *(run.reserved_peak for run in runs)]
         verdict, death = self._judge(point)
         return Prediction(
             low=min(peaks),
@@ -234,8 +289,10 @@ class Explorer:
         chosen = fatal or fallen_back
         if chosen is None:
             return "fits", None
-        death = Death(int(self.program.events[chosen.step]), chosen.lifetime, chosen.size)
-        return ("oom" if fatal else "oom_unless_fallback"), death
+        return ("oom" if fatal else "oom_unless_fallback"), self._death(chosen)
+
+    def _death(self, failed: Failure | Fatal) -> Death:
+        return Death(int(self.program.events[failed.step]), failed.lifetime, failed.size)
 
 
 _received: list[_Bench] = []

@@ -172,7 +172,8 @@ def _compare_seed(job: tuple[Path, list[dict[str, Any]]]) -> tuple[dict[str, Cou
                 died = target["failed_alloc"] is not None
                 at = prediction.dies_at.lifetime if prediction.dies_at else None
                 counter |= {
-                    "verdict": int((prediction.verdict != "fits") == died),
+                    "verdict": int(prediction.verdict == ("oom" if died else "fits")),
+                    "fits unless emptied": int(prediction.verdict == "fits_unless_emptied"),
                     "fits where it died": int(died and prediction.verdict == "fits"),
                     "retries": int(prediction.retries == target["num_alloc_retries"]),
                     "same request": int(at == target["failed_alloc"]),
