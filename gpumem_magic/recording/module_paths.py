@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
+from contextlib import suppress
 from typing import Any
 
-__all__ = ["attribute", "children", "joined", "relative_path"]
+__all__ = ["attribute", "children", "joined", "parts_below"]
 
 # How torch.compile's wrapper holds the model: no part of a path that a user would type.
 _COMPILED = "_orig_mod"
@@ -31,18 +33,20 @@ def joined(path: str, name: str) -> str:
     return f"{path}[{name}]" if name.isdigit() else f"{path}.{name}"
 
 
-def relative_path(parent: Any, child: Any) -> str | None:
-    """Return how `parent` names a module somewhere below it, ``.layers[3].mlp``; the nearest name counts."""
+def parts_below(parent: Any) -> dict[int, tuple[weakref.ref[Any], str]]:
+    """Return how `parent` names each module below it, ``.layers[3].mlp``; by identity, and the nearest name counts."""
+    found: dict[int, tuple[weakref.ref[Any], str]] = {}
     level, seen = [(parent, "")], {id(parent)}
     while level:
         deeper = []
         for module, path in level:
             for name, below in children(module).items():
+                if id(below) in seen:
+                    continue
+                seen.add(id(below))
                 text = joined(path, name)
-                if below is child:
-                    return text
-                if id(below) not in seen:
-                    seen.add(id(below))
-                    deeper.append((below, text))
+                with suppress(TypeError):  # no module, whatever it does there
+                    found[id(below)] = (weakref.ref(below), text)
+                deeper.append((below, text))
         level = deeper
-    return None
+    return found

@@ -1,11 +1,14 @@
 """Which of torch's own calls is under way: modules by their path, ``backward``, optimizer steps, a loader's batches.
 
 ``sys.monitoring`` (Python 3.12 and later) tells when five of torch's code objects begin and end: the one through which
-every module is called (``torch.nn.Module._call_impl``), the one that starts autograd's engine, the wrapper around
+every module is called (``torch.nn.Module.__call__``), the one that starts autograd's engine, the wrapper around
 every optimizer's step, ``zero_grad`` and a loader's ``__next__``. Nothing is hooked on a model, no class is patched,
 and ``torch.compile`` sees nothing of it. Only these code objects have events of their own; PY_UNWIND exists as a global
-event only, and a checkpoint's early stop leaves modules by it. A module's call and its end cost about 1.5 µs together,
-half of it for reading ``self``.
+event only, and a checkpoint's early stop leaves modules by it.
+
+What a module's call and its end cost together (`tests/benchmarks/bench_marks.py`) is half a hundredth of what a
+launch-bound step takes for one, and every line below was chosen for that: no call that can be done without, ``self``
+from a frame of three variables, and stacks that are nothing but a node and its callers.
 
 Beginnings are also the moments at which a role can be seen by storage: a step's optimizer names the gradients, what
 the outermost module is called with are inputs, and the graph behind ``backward`` holds the activations. The looks are
@@ -17,19 +20,21 @@ from __future__ import annotations
 import ctypes
 import inspect
 import sys
-import weakref
 from _thread import get_ident
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpumem_magic.recording.marks.store import ThreadLog
+from gpumem_magic._format import format_count
+from gpumem_magic.recording.marks.call_tree import MAX_NODES, CallTree
+from gpumem_magic.recording.marks.store import BLOCK, ThreadLog
 from gpumem_magic.recording.model import Calls, Note
-from gpumem_magic.recording.module_paths import relative_path
 from gpumem_magic.recording.notes import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import CodeType, FrameType
+
+    from gpumem_magic.recording.marks.call_tree import Node
 
 __all__ = ["NO_CALLS", "CallMarks", "Looks", "watched_code"]
 
@@ -38,7 +43,6 @@ NO_CALLS = "module paths need Python 3.12"
 _mon: Any = getattr(sys, "monitoring", None)
 _TOOL = "gpumem_magic calls"
 _FREE_IDS = (4, 3)  # lines take 3 first
-_MAX_NODES = 65_536
 _MAX_MARKS = 4_000_000  # 48 MB; a launch-bound step of 9 ms writes about 114
 
 
@@ -67,7 +71,9 @@ def watched_code(torch: Any) -> dict[CodeType, str]:
         if code is not None:
             found[code] = kind
 
-    add(torch.nn.Module._call_impl, "module")
+    # __call__, whose variables are cheap to read, because it has only `self`, `args` and `kwargs`. Not looked up under
+    # that name, which tracers patch.
+    add(getattr(torch.nn.Module, "_wrapped_call_impl", torch.nn.Module._call_impl), "module")
     engine = getattr(getattr(torch.autograd, "graph", None), "_engine_run_backward", None)
     if engine is not None:
         add(engine, "backward")
@@ -86,44 +92,27 @@ def watched_code(torch: Any) -> dict[CodeType, str]:
     return found
 
 
+# Before 3.13, f_locals is a copy that lives as long as the frame and would keep what the call lets go of.
+_IS_COPY = sys.version_info < (3, 13)
+
+
 def _variable_reader() -> Callable[[FrameType, str], Any]:
-    if sys.version_info >= (3, 13):
+    if not _IS_COPY:
         return lambda frame, name: frame.f_locals[name]
-    # Before 3.13, f_locals is a copy that lives as long as the frame and would keep what the call lets go of.
     read = ctypes.pythonapi.PyFrame_GetVar
     read.argtypes = (ctypes.py_object, ctypes.py_object)
     read.restype = ctypes.py_object
     return read
 
 
-class _Node:
-    """A call and its callers: a node of the tree of all stacks of calls.
-
-    A module is named by `tail`, its path below the module of `origin`; `origin` is the node itself where no caller's
-    module holds it.
-    """
-
-    __slots__ = ("below", "kin", "kind", "number", "origin", "ref", "tail", "type_name")
-
-    def __init__(self, number: int, below: _Node | None, kind: str, type_name: str = "") -> None:
-        self.number = number
-        self.below = below
-        self.kind = kind
-        self.type_name = type_name
-        self.origin = self
-        self.tail = ""
-        self.ref: Callable[[], Any] | None = None
-        self.kin: dict[Any, _Node] = {}
-
-
 class _Thread(ThreadLog):
-    """A thread's marks and its stack of calls: entries are (id of the code object, node)."""
+    """A thread's marks, and the innermost call under way."""
 
-    __slots__ = ("stack",)
+    __slots__ = ("top",)
 
-    def __init__(self, ident: int, root: _Node) -> None:
+    def __init__(self, ident: int, root: Node) -> None:
         super().__init__(ident)
-        self.stack: list[tuple[int, _Node]] = [(0, root)]
+        self.top = root
 
 
 class CallMarks:
@@ -140,10 +129,8 @@ class CallMarks:
     def __init__(self, torch: Any, looks: Looks | None = None) -> None:
         self.notes: list[Note] = []
         self._looks = looks
-        self._root = _Node(0, None, "")
-        self._nodes = [self._root]
+        self._tree = CallTree()
         self._threads: dict[int, _Thread] = {}
-        self._kinds: dict[int, str] = {}
         self._code: dict[CodeType, str] = {}
         self._tool: int | None = None
         if _mon is None:
@@ -158,7 +145,7 @@ class CallMarks:
 
     def _begin(self, torch: Any) -> None:
         self._code = watched_code(torch)
-        self._kinds = {id(code): kind for code, kind in self._code.items()}
+        self._module_code = next(code for code, kind in self._code.items() if kind == "module")
         self._variable = _variable_reader()
         for tool in _FREE_IDS:
             if _mon.get_tool(tool) is None:
@@ -172,9 +159,10 @@ class CallMarks:
             self.notes.append(Note("info", text))
             return
         events = _mon.events
-        _mon.register_callback(self._tool, events.PY_START, self._on_start)
-        _mon.register_callback(self._tool, events.PY_RETURN, self._on_leave)
-        _mon.register_callback(self._tool, events.PY_UNWIND, self._on_leave)
+        begins, ends, unwinds = self._callbacks()
+        _mon.register_callback(self._tool, events.PY_START, begins)
+        _mon.register_callback(self._tool, events.PY_RETURN, ends)
+        _mon.register_callback(self._tool, events.PY_UNWIND, unwinds)
         for code in self._code:
             _mon.set_local_events(self._tool, code, events.PY_START | events.PY_RETURN)
         _mon.set_events(self._tool, events.PY_UNWIND)
@@ -201,10 +189,14 @@ class CallMarks:
 
     def stop(self) -> None:
         """Stop watching and leave nothing hooked. A second call does nothing."""
+        was_watching = self._tool is not None
         try:
             self._release()
         except Exception as error:  # noqa: BLE001 - becomes a note
             self._fail(error)
+        if was_watching and self._tree.is_full:
+            text = f"more than {format_count(MAX_NODES)} different calls of modules: the others count as their caller's"
+            self.notes.append(Note("warning", text))
 
     def result(self, name_of: Callable[[object], str | None] = lambda _module: None) -> Calls | None:
         """Return the marks once stopped; None when torch's calls could not be watched.
@@ -216,81 +208,116 @@ class CallMarks:
         """
         if not self._code:
             return None
-        return _build(list(self._threads.values()), self._named(name_of))
+        return _build(list(self._threads.values()), self._tree.named(name_of))
 
     # Events
 
-    def _on_start(self, code: CodeType, offset: int) -> None:
-        del offset
-        try:
-            key = id(code)
-            kind = self._kinds[key]
-            ident = get_ident()
-            thread = self._threads.get(ident)
-            if thread is None:
-                thread = self._threads.setdefault(ident, _Thread(ident, self._root))
-            stack = thread.stack
-            top = stack[-1][1]
-            if kind == "module":
-                module = self._variable(sys._getframe(1), "self")
-                node = top.kin.get(id(module))
-                if node is None or node.ref is None or node.ref() is not module:
-                    node = self._module_node(top, module)
-            else:
-                node = top.kin.get(kind) or self._add(top, kind, kind)
-            stack.append((key, node))
-            count = thread.count
+    def _callbacks(self) -> tuple[Callable[..., None], Callable[..., None], Callable[..., None]]:
+        """Return what is called when a code object begins, ends, and ends by an exception.
+
+        Closures, because their names are found faster than attributes. Each does the common case only, and leaves all
+        others to a method: a thread, module or code that is new, and a block of marks that is full.
+        """
+        threads, root, module_code = self._threads, self._tree.root, self._module_code
+        watched = {id(code) for code in self._code}
+        getframe, is_copy = sys._getframe, _IS_COPY
+
+        def begins(code: CodeType, offset: int) -> None:
+            del offset
             try:
-                thread.times[count] = time_ns()
-                thread.spots[count] = node.number
-                thread.count = count + 1
-            except IndexError:
-                self._write_after_flush(thread, node.number)
-            if (kind != "module" or top is self._root) and self._looks is not None:
-                self._look(self._looks, kind, sys._getframe(1))
+                thread = threads[get_ident()]
+                top = thread.top
+                if code is module_code and top is not root:
+                    names = getframe(1).f_locals
+                    node = top.kin[id(names["self"])]
+                    if is_copy:
+                        names.clear()
+                    count = thread.count
+                    thread.times[count] = time_ns()
+                    thread.spots[count] = node.number
+                    # Last, so that an interrupt in between loses a mark and mixes up none.
+                    thread.count = count + 1
+                    thread.top = node
+                    return
+            except LookupError:
+                pass
+            self._begins(code, getframe(1))
+
+        def ends(code: CodeType, offset: int, value: object) -> None:
+            del offset, value
+            try:
+                thread = threads[get_ident()]
+                top = thread.top
+                if top.code is code:
+                    below: Any = top.below  # only the root has none
+                    count = thread.count
+                    thread.times[count] = time_ns()
+                    thread.spots[count] = below.number
+                    thread.count = count + 1
+                    thread.top = below
+                    return
+            except LookupError:
+                pass
+            self._ends(code)
+
+        def unwinds(code: CodeType, offset: int, error: BaseException) -> None:
+            if id(code) in watched:  # a global event: mostly of somebody else's code
+                ends(code, offset, error)
+
+        return begins, ends, unwinds
+
+    def _begins(self, code: CodeType, frame: FrameType) -> None:
+        try:
+            ident = get_ident()
+            thread = self._threads.get(ident) or self._threads.setdefault(ident, _Thread(ident, self._tree.root))
+            top = thread.top
+            kind = self._code[code]
+            values: tuple[object, ...] = ()
+            if kind == "module":
+                names = frame.f_locals
+                module = names["self"]
+                values = names["args"], names["kwargs"]
+                if _IS_COPY:
+                    names.clear()
+                node = top.kin.get(id(module)) or self._tree.of_module(top, code, module)
+            else:
+                node = self._tree.of_kind(top, code, kind)
+            self._write(thread, node.number)
+            thread.top = node
+            if self._looks is not None and (kind != "module" or top is self._tree.root):
+                self._look(self._looks, kind, values, frame)
         except RecursionError:  # the cell's own, at its limit: the mark is lost
             pass
         except Exception as error:  # noqa: BLE001 - becomes a note
             self._fail(error)
 
-    def _on_leave(self, code: CodeType, offset: int, value: object) -> None:
-        del offset, value
-        key = id(code)
-        if key not in self._kinds:  # the global event of somebody else's code
-            return
+    def _ends(self, code: CodeType) -> None:
         try:
             thread = self._threads.get(get_ident())
-            if thread is None:
-                return  # began before the watch
-            stack = thread.stack
-            if stack[-1][0] != key:
-                if not any(entry[0] == key for entry in stack):
-                    return
-                while stack[-1][0] != key:  # a greenlet's, or one whose end was not told
-                    stack.pop()
-            stack.pop()
-            count = thread.count
-            try:
-                thread.times[count] = time_ns()
-                thread.spots[count] = stack[-1][1].number
-                thread.count = count + 1
-            except IndexError:
-                self._write_after_flush(thread, stack[-1][1].number)
+            top = thread.top if thread is not None else self._tree.root
+            while top.code is not code and top.below is not None:  # a greenlet's, or one whose end was not told
+                top = top.below
+            if thread is not None and top.below is not None:  # else it began before the watch
+                thread.top = top.below
+                self._write(thread, top.below.number)
         except RecursionError:
             pass
         except Exception as error:  # noqa: BLE001 - becomes a note
             self._fail(error)
 
-    def _write_after_flush(self, thread: _Thread, number: int) -> None:
-        thread.flush(_MAX_MARKS // len(self._threads))
-        thread.times[0] = time_ns()
-        thread.spots[0] = number
-        thread.count = 1
+    def _write(self, thread: _Thread, number: int) -> None:
+        if thread.count >= BLOCK:
+            thread.flush(_MAX_MARKS // len(self._threads))
+        count = thread.count
+        thread.times[count] = time_ns()
+        thread.spots[count] = number
+        thread.count = count + 1
 
-    def _look(self, looks: Looks, kind: str, frame: FrameType) -> None:
+    def _look(self, looks: Looks, kind: str, values: tuple[object, ...], frame: FrameType) -> None:
+        """Look at what a call has; `values` are a module's."""
         read = self._variable
         if kind == "module":
-            looks.inputs(read(frame, "args"), read(frame, "kwargs"))
+            looks.inputs(*values)
         elif kind == "backward":
             looks.graph(read(frame, frame.f_code.co_varnames[0]))  # t_outputs, tensors or outputs
         elif kind == "step":
@@ -301,47 +328,6 @@ class CallMarks:
                 looks.optimizer(owner)
             else:
                 looks.module(owner)
-
-    # The tree of calls
-
-    def _module_node(self, top: _Node, module: Any) -> _Node:
-        node = self._add(top, id(module), "module", type(module).__name__)
-        if node is top:
-            return top
-        node.ref = weakref.ref(module)
-        caller: _Node | None = top
-        while caller is not None:
-            parent = caller.ref() if caller.ref is not None else None
-            tail = None if parent is None else relative_path(parent, module)
-            if tail is not None:
-                node.origin, node.tail = caller.origin, caller.tail + tail
-                break
-            caller = caller.below
-        return node
-
-    def _add(self, top: _Node, key: Any, kind: str, type_name: str = "") -> _Node:
-        if len(self._nodes) >= _MAX_NODES:
-            return top
-        node = top.kin[key] = _Node(len(self._nodes), top, kind, type_name)
-        self._nodes.append(node)
-        return node
-
-    def _named(self, name_of: Callable[[object], str | None]) -> list[tuple[tuple[str, str, str], ...]]:
-        """Return each node's stack, innermost first, with the notebook's names at the beginning of paths."""
-        origins: dict[int, str] = {}
-        stacks: list[tuple[tuple[str, str, str], ...]] = [()]
-        for node in self._nodes[1:]:
-            name = node.kind
-            if node.kind == "module":
-                origin = node.origin
-                if origin.number not in origins:
-                    module = origin.ref() if origin.ref is not None else None
-                    known = None if module is None else name_of(module)
-                    origins[origin.number] = known or origin.type_name
-                name = origins[origin.number] + node.tail
-            below = stacks[node.below.number] if node.below is not None else ()
-            stacks.append(((node.kind, name, node.type_name), *below))
-        return stacks
 
 
 def _build(logs: Iterable[ThreadLog], stacks: list[tuple[tuple[str, str, str], ...]]) -> Calls:

@@ -1,0 +1,211 @@
+"""All stacks of torch's calls as a tree, and what each module in it is called.
+
+A module is found by its identity, and named by its path below the nearest caller that holds it. Modules that are made
+while the cell runs, ``nn.ReLU()(x)``, share nodes once there are many, so that a loop of millions fills no memory; what
+a new module costs is a few µs, where a search of the whole model for each would be a hundred and more.
+"""
+
+from __future__ import annotations
+
+import weakref
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from gpumem_magic.recording.module_paths import attribute, joined, parts_below
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+
+__all__ = ["MAX_NODES", "CallTree", "Node"]
+
+MAX_NODES = 65_536
+# Modules that no caller holds have a node each, so that one of them can still be told its variable's name; of one
+# class and under one caller, more than this many share those whose module is gone.
+_STRANGERS = 16
+# Reading a model anew, for a module that was not in it, may take this much of the time.
+_FIRST_SECONDS = 0.001
+_SHARE = 0.002
+
+
+class Node:
+    """A call and its callers.
+
+    A module is named by `tail`, its path below the module of `origin`; `origin` is the node itself where no caller's
+    module holds it.
+
+    Attributes
+    ----------
+    below
+        The caller's node; None for the root.
+    code
+        What runs: the end of this code object ends the call.
+    kin
+        Calls from here: nodes by the identity of a living module, or of a code object.
+    known
+        Nodes of modules from here, by what they are called.
+    strangers
+        By class name, how many nodes from here are of modules that no caller holds, and those whose module is gone.
+    """
+
+    __slots__ = (
+        "below", "code", "is_shared", "kin", "kind", "known", "number", "origin", "parts", "ref", "strangers",
+        "tail", "type_name",
+    )  # fmt: skip
+
+    def __init__(self, number: int, below: Node | None, code: CodeType | None, kind: str, type_name: str = "") -> None:
+        self.number = number
+        self.below = below
+        self.code = code
+        self.kind = kind
+        self.type_name = type_name
+        self.origin = self
+        self.tail = ""
+        self.is_shared = False
+        self.ref: _Ref | None = None
+        self.parts: dict[int, tuple[weakref.ref[Any], str]] | None = None
+        self.kin: dict[int, Node] = {}
+        self.known: dict[tuple[int, str, str], Node] = {}
+        self.strangers: dict[str, tuple[int, list[Node]]] | None = None  # few have any
+
+
+class _Ref(weakref.ref[Any]):
+    """A module, and where its node is to be found: what makes the identity of a module that is gone mean nothing."""
+
+    __slots__ = ("key", "node")
+
+    key: int
+    node: Node
+
+
+def _let_go(ref: weakref.ref[Any]) -> None:
+    """Forget a module that is gone. Its identity is not another's before this returns."""
+    node: Node = ref.node  # type: ignore[attr-defined]
+    below = node.below or node
+    if below.kin.get(ref.key) is node:  # type: ignore[attr-defined]
+        del below.kin[ref.key]  # type: ignore[attr-defined]
+    if node.ref is ref and node.origin is node and below.strangers is not None:
+        below.strangers[node.type_name][1].append(node)
+
+
+class CallTree:
+    """Makes and names nodes.
+
+    Attributes
+    ----------
+    root
+        No call is under way.
+    is_full
+        Some calls have no node of their own: they count as their caller's.
+    """
+
+    def __init__(self) -> None:
+        self.root = Node(0, None, None, "")
+        self.is_full = False
+        self._nodes = [self.root]
+        self._began = perf_counter()
+        self._spent = 0.0
+
+    def of_kind(self, top: Node, code: CodeType, kind: str) -> Node:
+        """Return the node of a call that is no module's."""
+        node = top.kin.get(id(code))
+        if node is None:
+            node = self._add(top, code, kind, kind)
+            if node.number != top.number:
+                top.kin[id(code)] = node
+        return node
+
+    def of_module(self, top: Node, code: CodeType, module: Any) -> Node:
+        """Return the node of a module that `Node.kin` does not have."""
+        origin, tail = self._home(top, module)
+        type_name = type(module).__name__
+        if origin is None:
+            node = self._stranger(top, code, type_name)
+        else:
+            meaning = (origin.number, tail, type_name)
+            known = top.known.get(meaning)
+            node = known or self._add(top, code, "module", type_name)
+            node.origin, node.tail = origin, tail
+            if node.number != top.number:
+                top.known[meaning] = node
+        node.parts = None
+        node.ref = ref = _Ref(module, _let_go)
+        ref.key, ref.node = id(module), node
+        if node.number != top.number:
+            top.kin[id(module)] = node
+        return node
+
+    def _stranger(self, top: Node, code: CodeType, type_name: str) -> Node:
+        if top.strangers is None:
+            top.strangers = {}
+        count, free = top.strangers.get(type_name) or (0, [])
+        if count >= _STRANGERS and free:
+            node = free.pop()
+            node.is_shared = True
+            return node
+        top.strangers[type_name] = (count + 1, free)
+        return self._add(top, code, "module", type_name)
+
+    def _add(self, top: Node, code: CodeType, kind: str, type_name: str) -> Node:
+        if len(self._nodes) >= MAX_NODES:
+            self.is_full = True
+            return Node(top.number, top, code, kind, type_name)
+        node = Node(len(self._nodes), top, code, kind, type_name)
+        self._nodes.append(node)
+        return node
+
+    # Names
+
+    def _home(self, top: Node, module: Any) -> tuple[Node | None, str]:
+        """Return the node that gives a module its name, and the module's path from there; None for a stranger."""
+        caller: Node | None = top
+        while caller is not None:
+            parent = caller.ref() if caller.ref is not None else None
+            path = None if parent is None else self._path(caller, parent, module)
+            if path is not None:
+                return caller.origin, caller.tail + path
+            caller = caller.below
+        return None, ""
+
+    def _path(self, caller: Node, parent: Any, module: Any) -> str | None:
+        own = attribute(parent, "_modules")
+        for name, child in own.items() if isinstance(own, dict) else ():
+            if child is module:
+                return joined("", name)
+        found = self._part(caller, module)
+        if found is None:
+            now = perf_counter()
+            # A model is read once in any case, and again when it may have grown, as far as that is affordable.
+            if caller.parts is None or self._spent <= _FIRST_SECONDS + _SHARE * (now - self._began):
+                caller.parts = parts_below(parent)
+                self._spent += perf_counter() - now
+                found = self._part(caller, module)
+        return found
+
+    @staticmethod
+    def _part(caller: Node, module: Any) -> str | None:
+        ref, path = (caller.parts or {}).get(id(module), (None, None))
+        return path if ref is not None and ref() is module else None
+
+    def named(self, name_of: Callable[[object], str | None]) -> list[tuple[tuple[str, str, str], ...]]:
+        """Return each node's stack, innermost first, with the notebook's names at the beginning of paths.
+
+        Parameters
+        ----------
+        name_of
+            How the notebook calls a module that no other one holds; None when it has no name for it.
+        """
+        origins: dict[int, str] = {}
+        stacks: list[tuple[tuple[str, str, str], ...]] = [()]
+        for node in self._nodes[1:]:
+            name = node.kind
+            if node.kind == "module":
+                origin = node.origin
+                if origin.number not in origins:
+                    module = origin.ref() if origin.ref is not None and not origin.is_shared else None
+                    known = None if module is None else name_of(module)
+                    origins[origin.number] = known or origin.type_name
+                name = origins[origin.number] + node.tail
+            below = stacks[node.below.number] if node.below is not None else ()
+            stacks.append(((node.kind, name, node.type_name), *below))
+        return stacks

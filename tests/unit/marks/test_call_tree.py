@@ -1,0 +1,175 @@
+"""What modules are called, and that modules made by the million fill no memory."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any
+
+from gpumem_magic.recording.marks import call_tree
+from gpumem_magic.recording.marks.call_tree import CallTree
+
+if TYPE_CHECKING:
+    import pytest
+
+    from gpumem_magic.recording.marks.call_tree import Node
+
+CODE = (lambda: None).__code__
+
+
+class Module:
+    """What the tree needs of a module: its own modules by name."""
+
+    def __init__(self, **modules: Module) -> None:
+        self._modules = modules
+
+
+class Linear(Module):
+    pass
+
+
+class Act(Module):
+    pass
+
+
+def called(tree: CallTree, top: Node, module: Module) -> Node:
+    """Call a module from `top` as the watch does."""
+    return top.kin.get(id(module)) or tree.of_module(top, CODE, module)
+
+
+def names(tree: CallTree, *nodes: Node, **variables: Any) -> list[str]:
+    told = tree.named(lambda module: next((name for name, value in variables.items() if value is module), None))
+    return [told[node.number][0][1] if told[node.number] else "" for node in nodes]
+
+
+def model() -> tuple[Module, Module, Module]:
+    inner = Linear()
+    block = Module(mlp=inner)
+    return Module(layers=Module(**{"0": Module(), "1": block})), block, inner
+
+
+def test_a_module_is_named_by_the_nearest_caller_that_holds_it() -> None:
+    net, block, inner = model()
+    tree = CallTree()
+    first = called(tree, tree.root, net)
+    second = called(tree, first, block)
+    third = called(tree, second, inner)
+    skipping = called(tree, first, inner)
+    assert names(tree, first, second, third, skipping, net=net) == [
+        "net", "net.layers[1]", "net.layers[1].mlp", "net.layers[1].mlp",
+    ]  # fmt: skip
+    assert called(tree, second, inner) is third
+    assert skipping is not third
+
+
+def test_a_module_that_joins_the_model_later_is_named_by_its_place() -> None:
+    net, block, inner = model()
+    tree = CallTree()
+    top = called(tree, tree.root, net)
+    called(tree, top, inner)  # the model was read here
+    direct, deep = Act(), Act()
+    net._modules["extra"] = direct
+    block._modules["act"] = deep
+    assert names(tree, called(tree, top, direct), called(tree, top, deep), net=net) == [
+        "net.extra", "net.layers[1].act",
+    ]  # fmt: skip
+
+
+def test_modules_made_on_the_fly_share_a_few_nodes() -> None:
+    net, _, _ = model()
+    tree = CallTree()
+    top = called(tree, tree.root, net)
+    nodes = {called(tree, top, Act()).number for _ in range(10_000)}
+    assert len(nodes) == call_tree._STRANGERS
+    assert {*names(tree, *(tree._nodes[number] for number in nodes), net=net)} == {"Act"}
+    assert not top.kin
+
+
+def test_what_modules_made_on_the_fly_hold_shares_nodes_too() -> None:
+    tree = CallTree()
+    inside = set()
+    for _ in range(1_000):
+        part = Linear()
+        whole = Module(**{"0": part})
+        inside.add(called(tree, called(tree, tree.root, whole), part).number)
+    assert len(inside) == call_tree._STRANGERS
+    assert {*names(tree, *(tree._nodes[number] for number in inside))} == {"Module[0]"}
+
+
+def test_a_part_that_is_made_anew_each_time_keeps_its_node() -> None:
+    net, _, _ = model()
+    tree = CallTree()
+    top = called(tree, tree.root, net)
+    nodes = set()
+    for _ in range(100):
+        net._modules["head"] = part = Linear()
+        nodes.add(called(tree, top, part))
+    assert names(tree, *nodes, net=net) == ["net.head"]
+
+
+def test_a_variable_names_the_module_that_it_holds_and_no_other() -> None:
+    tree = CallTree()
+    gone = called(tree, tree.root, Linear())
+    kept = Linear()
+    node = called(tree, tree.root, kept)
+    for _ in range(50):
+        shared = called(tree, tree.root, Linear())
+    assert shared.is_shared
+    late = Linear()
+    assert called(tree, tree.root, late).is_shared
+    assert names(tree, gone, node, called(tree, tree.root, late), model=kept, late=late) == [
+        "Linear", "model", "Linear",
+    ]  # fmt: skip
+
+
+def test_the_identity_of_a_module_that_is_gone_means_nothing() -> None:
+    tree = CallTree()
+    for number in range(200):
+        module = (Linear, Act)[number % 2]()  # of one size, so that they take each other's place in memory
+        assert called(tree, tree.root, module).type_name == type(module).__name__
+        del module
+        assert not tree.root.kin
+
+
+def test_a_module_in_a_cycle_is_let_go_by_the_collector() -> None:
+    tree = CallTree()
+    module = Linear()
+    module._modules["self"] = module
+    called(tree, tree.root, module)
+    del module
+    gc.collect()
+    assert not tree.root.kin
+
+
+def test_a_full_tree_says_so_and_counts_calls_as_their_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_tree, "MAX_NODES", 4)
+    net = Module(**{str(number): Linear() for number in range(8)})
+    tree = CallTree()
+    top = called(tree, tree.root, net)
+    inner = [called(tree, top, part) for part in net._modules.values()]
+    assert tree.is_full
+    assert [node.number for node in inner] == [2, 3, *[top.number] * 6]
+    assert all(node.below is top for node in inner)
+    assert len(tree._nodes) == 4
+    below = called(tree, inner[-1], Act())
+    assert (below.number, below.below) == (top.number, inner[-1])
+
+
+def test_reading_a_growing_model_again_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    read = []
+
+    def parts(parent: Module) -> dict[int, Any]:
+        read.append(parent)
+        now[0] += 0.01
+        return {}
+
+    monkeypatch.setattr(call_tree, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(call_tree, "parts_below", parts)
+    net, _, _ = model()
+    tree = CallTree()
+    top = called(tree, tree.root, net)
+    for _ in range(1_000):
+        called(tree, top, Act())
+        now[0] += 0.01
+    # 10 s at 0.2 percent are 20 ms, and the first 1 ms is free: three readings of 10 ms at most.
+    assert 2 <= len(read) <= 3
