@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpumem_magic.analysis.leaks.plain import plain as plain_growth
 from gpumem_magic.report.columns import Interner, kept_columns, timeline_arrays
 from gpumem_magic.report.container import encode
 from gpumem_magic.report.places import address_arrays, segment_arrays
@@ -98,6 +99,7 @@ def _device_header(device: DeviceAnalysis, lanes: list[Lane], timeline: dict[str
         "lanes": [{"name": lane.name, "shape": lane.shape} for lane in lanes],
         "timeline": timeline,
         **purposes_header(device),
+        **({} if (growth := plain_growth(device.growth)) is None else {"growth": growth}),
         **({"held": [row._asdict() for row in device.held[:_MOST_HELD]]} if device.held else {}),
     }
 
@@ -204,7 +206,11 @@ def _write(analysis: Analysis, keeps: list[NDArray[np.bool_] | None], bins: int,
         "cell": None
         if cell is None
         else {"executionCount": cell.execution_count, "label": cell.label, "runs": cell.runs},
-        "notes": [{"level": note.level, "text": note.text} for note in analysis.shown_notes],
+        # What grew has a section of its own.
+        "notes": [
+            {"level": note.level, "text": note.text}
+            for note in (*(() if analysis.oom is None else analysis.oom.notes()), *analysis.notes)
+        ],
         "discloses": _discloses(analysis, interner),
         "strings": interner.strings,
         "frames": interner.frames,

@@ -112,6 +112,8 @@ export interface Device {
   end: Row[];
   /** Who holds what was allocated here and stayed, an owner's largest first; absent or empty where nobody looked. */
   held?: Held[];
+  /** What grew with each iteration of a loop, and what stayed for another reason; absent where there is neither. */
+  growth?: Growth | null;
   markers: Marker[];
   regions: { name: string; startUs: number | null; endUs: number | null }[];
   /** Further curves over the same axis: `d<i>.lane<k>.t` (f8) and `.v` (f8). */
@@ -224,6 +226,48 @@ export interface Held {
   kind: string;
   bytes: number;
   blocks: number;
+}
+
+export interface Growth {
+  /** Most iterations that any loop ran; 0 when no repetition was found. */
+  iterations: number;
+  /** Verdicts, the largest first. */
+  leaks: Leak[];
+  /** Real, but too small to matter, or meant. */
+  small: Leak[];
+  once: { what: string; sentence: string; bytes: number; line: Place }[];
+}
+
+export interface Place {
+  label: string;
+  source: string | null;
+  cell: string | null;
+  line: number | null;
+}
+
+export interface LeakLine extends Place {
+  bytesPerIteration: number;
+  bytes: number;
+  blocks: number;
+}
+
+export interface Leak {
+  kind: 'kept' | 'regrown' | 'reruns';
+  sentence: string;
+  /** What all iterations left, and the median of one. */
+  bytes: number;
+  bytesPerIteration: number;
+  iterations: number;
+  /** In how many of them something stayed. */
+  grown: number;
+  /** How many iterations lie between two that left something; null: without any order. */
+  every: number | null;
+  loop: Place | null;
+  lines: LeakLine[];
+  keepers: { path: string; root: string; kind: string; bytes: number; graphNodes: number; line: Place | null }[];
+  /** Bytes alive at the end that each iteration left (its size in each, of what was regrown), `leftPer` of them a value. */
+  left: number[];
+  leftPer: number;
 }
 
 export interface Marker {

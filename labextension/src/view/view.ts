@@ -12,6 +12,7 @@ import { ComparePage } from './compare/page';
 import { DocumentError, decode, type ViewDocument } from './decode';
 import { formatBytes, formatCount } from './format';
 import { type Action, actionOf } from './input/keys';
+import { LeaksTab } from './leaks/tab';
 import type { Page } from './page';
 import { PurposeTab } from './purpose/tab';
 import { SEGMENTS_STYLE } from './segments/style';
@@ -202,6 +203,7 @@ class Parts implements Page {
     this.#segments = new SegmentsTab(session, options.ask ?? null);
     this.#whatIf = new WhatIfTab(session, options.ask ?? null);
     this.#tables = new Tables(session, colours, [
+      new LeaksTab(session),
       new CellsTab(session),
       new PurposeTab(session),
       this.#segments,

@@ -17,6 +17,7 @@ from view_reader import Reader, assert_shape  # type: ignore[import-not-found]
 
 from gpumem_magic import read_snapshot
 from gpumem_magic._errors import SnapshotError
+from gpumem_magic.analysis.leaks.model import Growth, Leak, LeakLine, Once
 from gpumem_magic.report.container import decode, encode
 from gpumem_magic.report.document import detail_document, view_document
 from gpumem_magic.report.sums import sum_arrays
@@ -141,6 +142,20 @@ def test_too_many_kinds_give_up_what_says_least_but_no_bytes():
     totals = arrays["rest.value"].reshape(-1, summary["bins"]).sum(axis=0)
     last = np.searchsorted(device.timeline.time_us, arrays["rest.t"][1:] + device.start_us, "right")
     assert totals.astype(np.int64).tolist() == device.timeline.allocated[last].tolist()
+
+
+def test_what_grew_has_a_section_and_no_second_telling():
+    source = make_documents.busy(4)
+    group = source.devices[0].groups[0]
+    leak = Leak("kept", "cuda:0", None, 4, 4, 512, 2048, (LeakLine(group, 512, 2048, 4),), sentence="it keeps more")
+    once = Once("warm-up", "cuda:0", group, 4096, "warm-up: 4.00 KiB")
+    device = replace(source.devices[0], growth=Growth((leak,), (), (once,), 4))
+    header, _ = decode(view_document(replace(source, devices=(device,))))
+    (told,) = header["devices"][0]["growth"]["leaks"]
+    assert (told["sentence"], told["lines"][0]["label"], told["every"]) == ("it keeps more", group.label, 1)
+    assert header["devices"][0]["growth"]["once"][0]["bytes"] == 4096
+    assert not any("it keeps more" in note["text"] or "warm-up" in note["text"] for note in header["notes"])
+    assert "growth" not in decode(view_document(source))[0]["devices"][0]
 
 
 def test_a_gap_wider_than_32_bits_is_split():

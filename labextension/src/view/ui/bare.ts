@@ -40,6 +40,16 @@ function bareDevice(device: Device): Device {
   };
 }
 
+/** What leaks is told with names of variables and lines of code: left out, as it is from the devices. */
+function unleaked(header: Header): string {
+  const { sentence } = header;
+  const told = header.devices
+    .flatMap(device => device.growth?.leaks ?? [])
+    .find(leak => sentence.startsWith(`Leak: ${leak.sentence}`));
+  if (told === undefined) return sentence;
+  return sentence.slice(`Leak: ${told.sentence}`.length).replace(/^( \(\d+ more below\))?\. /, '');
+}
+
 export function bareHeader(header: Header): Header {
   const files = new Set(header.frames.map(([file]) => file));
   const { cell } = header;
@@ -49,7 +59,7 @@ export function bareHeader(header: Header): Header {
     version: header.version,
     package: header.package,
     title: cell === null ? baseName(header.title) : numbered,
-    sentence: unquoted(header.sentence),
+    sentence: unquoted(unleaked(header)),
     createdUs: header.createdUs,
     origin: header.origin,
     outcome: header.outcome,

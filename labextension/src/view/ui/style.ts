@@ -133,6 +133,14 @@ tr:hover .copy, tr:focus-within .copy, tr:focus .copy { visibility: visible; }
 .stack li.cell { font-weight: 600; }
 .stack li.folded { color: var(--gm-muted); font-style: italic; }
 .stack summary { cursor: pointer; color: var(--gm-muted); font-style: italic; }
+.leaks .leak { padding: 6px 4px 4px; border-bottom: 1px solid var(--gm-border); }
+.leaks h4 { margin: 10px 4px 4px; font-size: 12.5px; }
+.leaks .verdict { margin: 2px 4px; font-size: 13px; color: var(--gm-fg); }
+.leaks .evidence { display: flex; flex-wrap: wrap; gap: 4px 10px; align-items: flex-end; }
+.leaks .bars { display: inline-flex; align-items: flex-end; height: 28px; gap: 1px; border-bottom: 1px solid var(--gm-border); }
+.leaks ul { margin: 4px 0 6px; padding: 0 4px; list-style: none; font-size: 12px; overflow-wrap: anywhere; }
+.leaks tbody tr { cursor: default; }
+.leaks td button { min-height: 22px; padding: 0 6px; font-size: 11px; }
 .icicle { position: relative; margin: 8px 0; overflow: hidden; }
 .gm .icicle button { position: absolute; height: 21px; min-height: 0; padding: 0 4px; border: 1px solid var(--gm-bg); border-radius: 2px; font-size: 11px; line-height: 18px;
   text-align: start; overflow: hidden; white-space: nowrap; text-overflow: ellipsis; }
