@@ -111,6 +111,10 @@ class BlockTable:
         at = order[np.minimum(np.searchsorted(address, self.address, sorter=order), len(order) - 1)]
         self._keep((address[at] == self.address) & (size[at] == self.size))
 
+    def drop(self, which: NDArray[np.bool_]) -> None:
+        """Drop these blocks; shape ``(n,)``."""
+        self._keep(~which)
+
     def forget(self, owner: int) -> None:
         """Drop the blocks of entry number `owner`."""
         self._keep(self.owner != owner)

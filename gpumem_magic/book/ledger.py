@@ -109,6 +109,36 @@ class Ledger:
                 break
         return changed
 
+    def cleared(self, now: Mapping[str, LiveBlocks], scan: HolderScan) -> None:
+        """Correct the newest run after what its cell created was removed: what that freed did not stay.
+
+        Parameters
+        ----------
+        now
+            Allocated blocks by device, as for `alive`.
+        scan
+            Who holds what; the evidence for devices that no allocator counts, where it is complete.
+        """
+        if not self._entries:
+            return
+        number, entry = next(reversed(self._entries.items()))
+        gone: dict[str, int] = {}
+        for device, table in self._tables.items():
+            mine = table.owner == number
+            before = int(table.size[mine].sum())
+            blocks = now.get(device)
+            if blocks is not None:
+                table.retain(*blocks)
+            elif scan.cut is None:
+                held = [storage.address for storage in scan.storages if storage.device == device]
+                table.drop(mine & ~np.isin(table.address, np.array(held, np.uint64)))
+            gone[device] = before - int(table.size[table.owner == number].sum())
+        devices = tuple(
+            device if device.stayed is None else device._replace(stayed=device.stayed - gone.get(device.key, 0))
+            for device in entry.devices
+        )
+        self._entries[number] = replace(entry, devices=devices)
+
     def origin(self, device: str, address: int) -> Origin | None:
         """Return where the block that begins at `address` was made, as far as is known; None when no run made it.
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumem_magic._format import format_bytes
 from gpumem_magic.holders.release import forget_errors, in_steps
-from gpumem_magic.holders.scan import who_holds
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
+    from gpumem_magic.holders.model import HolderScan
     from gpumem_magic.holders.release import Freed
 
 __all__ = ["Remains", "Scratch", "scratch_text"]
@@ -19,16 +20,16 @@ __all__ = ["Remains", "Scratch", "scratch_text"]
 # IPython's own names: inputs, outputs and their lists.
 _NOT_THE_CELLS = re.compile(r"_i{1,3}|_i\d+|_{1,3}|_\d+|_ih|_oh|_dh|In|Out|_exit_code")
 _RESULTS = ("_", "__", "___")
-_SCAN_SECONDS = 1.0
 _MOST_SHOWN = 6
 
 
 class Remains(NamedTuple):
-    """What one holder keeps of what the cell allocated: bytes on a device, and how it is reached."""
+    """What one holder keeps of what the cell allocated: bytes on a device, how it is reached, and why it was left."""
 
     bytes: int
     device: str
     holder: str
+    why: str = ""
 
 
 class Scratch:
@@ -48,10 +49,11 @@ class Scratch:
     def __init__(self, shell: Any, keep: Collection[str] = ()) -> None:
         self._shell = shell
         self._keep = frozenset(keep)
-        self._before = {name: id(value) for name, value in shell.user_ns.items()}
+        self._before = {name: _same(value) for name, value in shell.user_ns.items()}
         self._outputs = set(shell.user_ns.get("_oh") or ())
         self._results = [(space, self._found(space)) for space in self._spaces()]
         self._hook = {name: getattr(getattr(shell, "displayhook", None), name, "") for name in _RESULTS}
+        self._left: list[str] | None = None
         self.removed: tuple[str, ...] = ()
         self.rebound: tuple[str, ...] = ()
         self.missing: tuple[str, ...] = ()
@@ -63,6 +65,16 @@ class Scratch:
     @staticmethod
     def _found(space: Mapping[str, object]) -> dict[str, object]:
         return {name: space[name] for name in _RESULTS if name in space}
+
+    def seal(self) -> None:
+        """Note the end of the code in question: what is created after this is not its own."""
+        space = self._shell.user_ns
+        self._left = [name for name in space if name not in self._before and not _NOT_THE_CELLS.fullmatch(name)]
+        self.rebound = tuple(
+            name
+            for name, is_same in self._before.items()
+            if name in space and not is_same(space[name]) and not _NOT_THE_CELLS.fullmatch(name)
+        )
 
     def end(self, *, failed: bool) -> tuple[Freed, ...]:
         """Remove what the cell created.
@@ -78,14 +90,10 @@ class Scratch:
             What each step freed, measured.
         """
         space = self._shell.user_ns
-        created = [name for name in space if name not in self._before and not _NOT_THE_CELLS.fullmatch(name)]
-        self.removed = tuple(name for name in created if name not in self._keep)
+        if self._left is None:
+            self.seal()
+        self.removed = tuple(name for name in self._left or () if name not in self._keep and name in space)
         self.missing = tuple(sorted(name for name in self._keep if name not in space))
-        self.rebound = tuple(
-            name
-            for name, identity in self._before.items()
-            if name in space and id(space[name]) != identity and not _NOT_THE_CELLS.fullmatch(name)
-        )
         steps = [("names", self._forget_names)]
         if "_" not in self._keep:
             steps.append(("result", self._forget_result))
@@ -123,18 +131,19 @@ class Scratch:
         if last is not None:
             last.result = None
 
-    def remains(self, stayed: Mapping[tuple[str, int], int]) -> tuple[Remains, ...]:
-        """Say who still holds what the cell allocated, the largest first.
+    def remains(self, stayed: Mapping[tuple[str, int], int], scan: HolderScan) -> tuple[Remains, ...]:
+        """Say who still holds what the cell allocated, and why it was left to them, the largest first.
 
         Parameters
         ----------
         stayed
             Size in bytes of each block that was alive when the cell ended, by (device, address).
+        scan
+            Who holds what, looked up after `end`.
         """
-        if not stayed:
-            return ()
         sums: dict[tuple[str, str], int] = {}
-        for storage in who_holds(self._shell, budget=_SCAN_SECONDS).storages:
+        why: dict[str, str] = {}
+        for storage in scan.storages:
             size = stayed.get((storage.device, storage.address))
             # Another tensor may lie where one was that is gone; it is then hardly of the same size.
             if size is None or not size >= storage.size > size - max(512, size // 8):
@@ -142,12 +151,47 @@ class Scratch:
             holder = storage.holders[0]
             key = (storage.device, holder.path)
             sums[key] = sums.get(key, 0) + size
-        rows = [Remains(size, device, path) for (device, path), size in sums.items()]
+            why[holder.path] = self._why(holder.root)
+        rows = [Remains(size, device, path, why[path]) for (device, path), size in sums.items()]
         return tuple(sorted(rows, key=lambda row: -row.bytes))
+
+    def _why(self, root: str) -> str:
+        """Say why what hangs on a name was not removed."""
+        if root in self._keep:
+            return "--keep"
+        if root in self.rebound:
+            return "a name from before the cell, which bound it anew"
+        return "a name from before the cell" if root in self._before else ""
+
+
+def _same(value: object) -> Callable[[object], bool]:
+    """Return what tells whether an object is this one; where it can be, without being misled by its id used again."""
+    try:
+        return _Is(weakref.ref(value))
+    except TypeError:
+        identity = id(value)
+        return lambda other: id(other) == identity
+
+
+class _Is:
+    """Compares with an object that is not kept alive."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self, known: weakref.ref[Any]) -> None:
+        self._known = known
+
+    def __call__(self, other: object) -> bool:
+        return self._known() is other
 
 
 def scratch_text(
-    scratch: Scratch, freed: Collection[Freed], remains: Collection[Remains], unowned: Mapping[str, int]
+    scratch: Scratch,
+    freed: Collection[Freed],
+    remains: Collection[Remains] = (),
+    unowned: Mapping[str, int] | None = None,
+    *,
+    unknown: str | None = None,
 ) -> str:
     """Write what became of a scratch cell's memory.
 
@@ -161,29 +205,38 @@ def scratch_text(
         What is still held.
     unowned
         Bytes by device that are still allocated, and that no Python object was found to hold.
+    unknown
+        Why it is not known, or not in full, what is still held; None when it is.
     """
-    names = ", ".join(scratch.removed[:_MOST_SHOWN])
-    more = len(scratch.removed) - _MOST_SHOWN
-    names += f" and {more} more" if more > 0 else ""
+    names = _some(scratch.removed)
     lines = [f"gpumem: scratch removed {names}" if names else "gpumem: scratch: the cell created no names"]
     for step in freed:
         parts = [f"{format_bytes(size)} on {device}" for device, size in step.tensors.items()]
         back = [f"{format_bytes(size)} back to the driver on {device}" for device, size in step.returned.items()]
         if parts or back:
             lines.append(f"  {step.step}: {', '.join([*parts, *back])}")
-    if len(lines) == 1 and not remains:
+    if len(lines) == 1 and names and not remains and unknown is None:
         lines.append("  nothing was held by them")
     shown = list(remains)[:_MOST_SHOWN]
-    lines += [f"  not freed: {format_bytes(row.bytes)} on {row.device}, held by {row.holder}" for row in shown]
+    for row in shown:
+        why = f" ({row.why})" if row.why else ""
+        lines.append(f"  not freed: {format_bytes(row.bytes)} on {row.device}, held by {row.holder}{why}")
     if len(remains) > len(shown):
         rest = sum(row.bytes for row in list(remains)[_MOST_SHOWN:])
         lines.append(f"  not freed: {format_bytes(rest)} more, held by {len(remains) - len(shown)} others")
     lines += [
         f"  not freed: {format_bytes(size)} on {device} that no Python object holds (a library's workspace or cache)"
-        for device, size in unowned.items()
+        for device, size in (unowned or {}).items()
     ]
+    if unknown is not None:
+        lines.append(f"  ! who holds the rest is not known: {unknown}")
     if scratch.rebound:
-        lines.append(f"  left as the cell bound them, since they were there before: {', '.join(scratch.rebound)}")
+        lines.append(f"  left as the cell bound them, since they were there before: {_some(scratch.rebound)}")
     if scratch.missing:
         lines.append(f"  ! --keep: the cell left no {', '.join(scratch.missing)}")
     return "\n".join(lines)
+
+
+def _some(names: Collection[str]) -> str:
+    more = len(names) - _MOST_SHOWN
+    return ", ".join(list(names)[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -129,6 +129,16 @@ class Keeper:
         _reports.keep(report, instead_of=built)
         return report
 
+    def cleared(self, scan: HolderScan) -> None:
+        """Correct the newest run after its cell's names were taken away: what is gone did not stay.
+
+        Parameters
+        ----------
+        scan
+            Who holds what after that.
+        """
+        self.ledger.cleared(self._blocks(), scan)
+
     def _compared(self, entry: Entry, report: Report, scan: HolderScan | None) -> tuple[Entry, Report]:
         """Compare a run with earlier ones of the same cell."""
         from gpumem_magic.analysis.leaks import with_leaks

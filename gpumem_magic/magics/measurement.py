@@ -13,7 +13,7 @@ from gpumem_magic.magics.live import live_line_for
 from gpumem_magic.magics.show import show_report
 from gpumem_magic.magics.warmup import no_warm_up, warm_up_later
 from gpumem_magic.recording.interrupts import interrupt_deferred
-from gpumem_magic.recording.model import Cell, Note, Outcome, SourceKind
+from gpumem_magic.recording.model import Cell, Note, SourceKind
 from gpumem_magic.recording.notes import one_line
 from gpumem_magic.recording.outcome import classify
 from gpumem_magic.recording.recorder import Recorder
@@ -55,6 +55,8 @@ class Measurement:
         with what the ledger knows of earlier runs.
     idle
         Says which of some variables no recent cell used, and when they were used last.
+    cleared
+        Corrects the ledger once the names of a scratch cell are gone, with who holds what after that.
 
     Attributes
     ----------
@@ -76,7 +78,9 @@ class Measurement:
         request: Request,
         cells: Callable[[], Container[str]],
         book: Callable[[Recording, Report, str | None, HolderScan | None], Report],
+        *,
         idle: Callable[[Collection[str]], Mapping[str, str]] = lambda _: {},
+        cleared: Callable[[HolderScan], None] = lambda _: None,
     ) -> None:
         self.hooks = ExitStack()
         self.again: Compiled | None = None
@@ -88,6 +92,8 @@ class Measurement:
         self._cells = cells
         self._book = book
         self._idle = idle
+        self._correct = cleared
+        self._has_failed = False
         self._live = None if request.quiet else live_line_for(shell)
         self._runs = 0
         self._is_running = False
@@ -125,6 +131,9 @@ class Measurement:
         self._recorder.end()
         no_warm_up()
         self._is_running = False
+        self._has_failed = error is not None
+        if self._scratch is not None:
+            self._scratch.seal()
         with interrupt_deferred():
             self.hooks.close()
             recording = self._recorder.stop(cell, *classify(error))
@@ -151,20 +160,38 @@ class Measurement:
         if self._recording is None:
             return
         try:
-            recording = self._with_runs(self._recording)
-            if self.request.brief:
-                if not _saw_memory(recording):
-                    return  # most cells: neither numpy nor the analysis is needed
-                from gpumem_magic.report import build
-
-                self._book(recording, build(recording, top=self.request.top), cell_id, None)
-            else:
-                holders = self._holders(recording)
-                report = _reports.build(recording, top=self.request.top, holders=holders)
-                report = self._judged(self._book(recording, report, cell_id, holders))
-                show_report(self._cleared(recording, report), self.request, cell_key)
+            self._report(self._recording, cell_key, cell_id)
         except Exception as error:  # noqa: BLE001 - told in one line; the cell's own result stands
-            print(f"gpumem: the report failed ({one_line(error)}); the cell itself is not affected")  # noqa: T201
+            what = "the cell itself is not affected"
+            if self.request.allowed_leak is not None:
+                what += ", and whether it leaks was not checked"
+            print(f"gpumem: the report failed ({one_line(error)}); {what}")  # noqa: T201
+        finally:
+            # What a scratch cell promises holds without a report, too.
+            self._clear()
+
+    def _report(self, recording: Recording, cell_key: Hashable, cell_id: str | None) -> None:
+        """Build, enter and show the report.
+
+        Parameters
+        ----------
+        recording
+            What was recorded.
+        cell_key, cell_id
+            As for `show`.
+        """
+        recording = self._with_runs(recording)
+        if self.request.brief:
+            if not _saw_memory(recording):
+                return  # most cells: neither numpy nor the analysis is needed
+            from gpumem_magic.report import build
+
+            self._book(recording, build(recording, top=self.request.top), cell_id, None)
+            return
+        holders = self._holders(recording)
+        report = _reports.build(recording, top=self.request.top, holders=holders)
+        report = self._judged(self._book(recording, report, cell_id, holders))
+        show_report(self._cleared(recording, report), self.request, cell_key)
 
     def _judged(self, report: Report) -> Report:
         """Look more closely at a leak that nothing names yet, and see whether the magic's line allows it."""
@@ -187,18 +214,43 @@ class Measurement:
         """Remove what a scratch cell created, and say what that gave back; the report notes that it came before."""
         if self._scratch is None:
             return report
-        from gpumem_magic.holders.scratch import scratch_text
-        from gpumem_magic.magics.stayed import blocks_that_stayed, unowned
+        from gpumem_magic.magics.stayed import blocks_that_stayed
 
-        failed = recording.outcome is not Outcome.OK
-        freed = self._scratch.end(failed=failed)
         stayed = blocks_that_stayed(recording, report.analysis)
-        remains = self._scratch.remains(stayed)
-        print(scratch_text(self._scratch, freed, remains, unowned(stayed, remains)))  # noqa: T201
+        self._clear(stayed)
         if stayed:
             note = Note("info", "what stayed is as the cell left it, before --scratch freed it")
             report = _replaced(report, replace(report.analysis, notes=(note, *report.analysis.notes)))
         return report
+
+    def _clear(self, stayed: Mapping[tuple[str, int], int] | None = None) -> None:
+        """Remove what a scratch cell created, unless that is done, and say what became of its memory.
+
+        Parameters
+        ----------
+        stayed
+            Size of each block that was alive when the cell ended, by (device, address); None where that is not known.
+        """
+        scratch, self._scratch = self._scratch, None
+        if scratch is None:
+            return
+        from gpumem_magic.holders.scratch import scratch_text
+        from gpumem_magic.magics.stayed import unowned
+
+        freed = scratch.end(failed=self._has_failed)
+        if stayed is None:
+            print(scratch_text(scratch, freed, unknown="there is no report of the cell"))  # noqa: T201
+            return
+        scan = self._scan(_SCAN_SECONDS, quick=False) if stayed else None
+        if scan is None:
+            unknown = "the search failed" if stayed else None
+            print(scratch_text(scratch, freed, unknown=unknown))  # noqa: T201
+            return
+        remains = scratch.remains(stayed, scan)
+        # Where the search was cut short, what it did not find may well have an owner.
+        rest = unowned(stayed, remains) if scan.cut is None else {}
+        print(scratch_text(scratch, freed, remains, rest, unknown=scan.cut))  # noqa: T201
+        self._correct(scan)
 
     def _holders(self, recording: Recording) -> HolderScan | None:
         """Look who holds what stayed; thoroughly when memory ran out, as it may be held by accident."""

@@ -248,7 +248,8 @@ class Session:
         from gpumem_magic.magics.measurement import Measurement
 
         book = partial(self._keeper.book, brief=request.brief)
-        return Measurement(self._shell, request, self._cells.numbers, book, self._keeper.idle)
+        keeper = self._keeper
+        return Measurement(self._shell, request, self._cells.numbers, book, idle=keeper.idle, cleared=keeper.cleared)
 
     # -- helpers ---------------------------------------------------------------------------------------------------
 

@@ -101,8 +101,8 @@ def test_a_scratch_cell(kernel):
     assert "scratch removed a\n" in cell.text()
     assert "what stayed is as the cell left it, before --scratch freed it" in cell.report
     assert "result: 1.00 MiB on cpu" in cell.text()
-    assert "not freed: 512 KiB on cpu, held by b" in cell.text()
-    assert "not freed: 256 KiB on cpu, held by registry['x']" in cell.text()
+    assert "not freed: 512 KiB on cpu, held by b (--keep)\n" in cell.text()
+    assert "not freed: 256 KiB on cpu, held by registry['x'] (a name from before the cell)\n" in cell.text()
     assert "left as the cell bound them, since they were there before: old" in cell.text()
     assert kernel.run(f"('a' in globals(), b.shape[0], old.shape[0], {cell.number} in Out)").result == (
         "(False, 512, 20, False)"
@@ -111,6 +111,40 @@ def test_a_scratch_cell(kernel):
     assert failed.kinds == ["ValueError", "stdout", "report"]
     assert "error: 1.00 MiB on cpu" in failed.text()
     assert "--keep goes with --scratch" in kernel.run("%%gpumem --keep a\n1").text("stderr")
+
+
+def test_what_a_scratch_cell_freed_did_not_stay_in_the_ledger(fresh_kernel):
+    fresh_kernel.run(f"{LOAD}\nimport gpumem_magic\nregistry = {{}}")
+    fresh_kernel.run("%%gpumem --scratch\na = torch.ones(1024, 256)\nregistry['x'] = torch.ones(256, 256)")
+    stayed = "(entry,) = gpumem_magic.ledger().entries\n(entry.peak, entry.stayed)"
+    assert fresh_kernel.run(stayed).result == "(1310720, 262144)"
+    alive = "[(row.bytes, row.names) for device in gpumem_magic.ledger().alive for row in device.rows]"
+    assert fresh_kernel.run(alive).result == "[(262144, (\"registry['x']\",))]"
+    assert fresh_kernel.run("[device.unsure for device in gpumem_magic.ledger().alive]").result == "[0]"
+
+
+@pytest.mark.parametrize("failure", ["RuntimeError('no')", "KeyboardInterrupt"])
+def test_a_scratch_cells_names_go_although_its_report_fails(fresh_kernel, failure):
+    fresh_kernel.run(f"{LOAD}\nimport gpumem_magic.report\nkept = gpumem_magic.report.build")
+    fresh_kernel.run(f"def broken(*_, **__):\n    raise {failure}\ngpumem_magic.report.build = broken")
+    cell = fresh_kernel.run("%%gpumem --scratch --assert-no-leak\na = torch.ones(1024, 256)\na")
+    assert "scratch removed a\n" in cell.text()
+    assert "result: 1.00 MiB on cpu" in cell.text()
+    assert "who holds the rest is not known: there is no report of the cell" in cell.text()
+    if failure == "KeyboardInterrupt":
+        assert cell.kinds[-1] == "KeyboardInterrupt"
+    else:
+        assert (
+            "the report failed (RuntimeError: no); the cell itself is not affected, and whether it leaks" in cell.text()
+        )
+    assert fresh_kernel.run("('a' in globals(), len(Out))").result == "(False, 0)"
+
+
+def test_a_scratch_statement_takes_only_its_own_names(kernel):
+    cell = kernel.run("%gpumem --scratch first = torch.ones(1024, 256)\nsecond = first[0]")
+    assert "scratch removed first\n" in cell.text()
+    assert "not freed: 1.00 MiB on cpu, held by second" in cell.text()
+    assert kernel.run("('first' in globals(), second.shape[0])").result == "(False, 256)"
 
 
 def test_who_names_the_cell_and_line_only_where_that_is_certain(fresh_kernel):
