@@ -19,11 +19,11 @@ from gpumem_magic.trace.model import Action
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gpumem_magic.trace.model import Events
+    from gpumem_magic.trace.model import DeviceTrace, Events
 
     Numbers = NDArray[np.int64]
 
-__all__ = ["Ends", "follow_at_once"]
+__all__ = ["Ends", "Order", "block_order", "follow_at_once"]
 
 _UNIT = MIN_BLOCK.bit_length() - 1
 # More (allocation, neighbour) pairs than this, and the loop is as fast.
@@ -43,6 +43,66 @@ class Ends:
     size: NDArray[np.int64]
     free_event: NDArray[np.int32]
     release_event: NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Order:
+    """The block events of a device, sorted by address and, at each address, by time.
+
+    Attributes
+    ----------
+    moves
+        Indices of the block events in recorded order, int32, shape ``(n,)``.
+    base
+        Where places count from: no address of an event or a segment lies below it.
+    bits
+        How many of the lower bits of a key are its position.
+    key
+        ``place << bits | position`` in rising order: places count units of 512 B from `base`, positions count `moves`.
+    """
+
+    moves: NDArray[np.int32]
+    base: int
+    bits: int
+    key: Numbers
+
+    @property
+    def position(self) -> Numbers:
+        """Position among `moves` of each key."""
+        return self.key & ((1 << self.bits) - 1)
+
+    def is_same(self) -> NDArray[np.bool_]:
+        """Tell of each key whether the next one is at the same address; two entries more, for what follows the last."""
+        same = np.zeros(len(self.key) + 2, bool)
+        np.less(self.key[1:] ^ self.key[:-1], 1 << self.bits, out=same[: max(len(self.key) - 1, 0)])
+        return same
+
+    def first_of_each(self) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
+        """Return the distinct addresses in rising order, and the first event of each."""
+        firsts = self.key[np.append(True, ~self.is_same()[:-3])] if len(self.key) else self.key
+        address = ((firsts >> self.bits << _UNIT) + self.base).astype(np.uint64)
+        return address, self.moves[firsts & ((1 << self.bits) - 1)]
+
+
+def block_order(device: DeviceTrace) -> Order | None:
+    """Sort a device's block events; None where an address is odd or too far from the others."""
+    events = device.events
+    moves = np.flatnonzero(events.action <= Action.FREE_COMPLETED).astype(np.int32)
+    address = (events.addr if len(moves) == len(events) else events.addr[moves]).view(np.int64)
+    lowest = [segment.address for segment in device.segments if segment.address < 2**63]
+    if len(address):
+        lowest.append(int(address.min()))
+    base, bits = min(lowest, default=0), (len(moves) + 1).bit_length()
+    place = address - base
+    if bits > _MOST_BITS or base < 0 or (base | int(np.bitwise_or.reduce(place))) & (MIN_BLOCK - 1):
+        return None
+    place >>= _UNIT
+    if int(place.max(initial=0)) >= _MOST_PLACES:
+        return None
+    place <<= bits
+    place |= np.arange(len(moves))
+    place.sort()
+    return Order(moves, base, bits, place)
 
 
 @dataclass(frozen=True)
@@ -118,10 +178,10 @@ def _ranges(begin: Numbers, count: Numbers) -> tuple[NDArray[np.intp], Numbers]:
 
 def follow_at_once(
     events: Events,
+    order: Order,
     blocks: tuple[Numbers, Numbers, NDArray[np.bool_]],
     starting_segments: list[tuple[int, int]],
-    rounded: Numbers,
-    threshold: Numbers,
+    sizes: tuple[Numbers, Numbers],
 ) -> Ends | None:
     """Find sizes and ends of all lifetimes.
 
@@ -129,13 +189,15 @@ def follow_at_once(
     ----------
     events
         The columns.
+    order
+        What `block_order` returns for them.
     blocks
         Addresses and sizes of what was in use before the first event, and whether it only waited for its free to
         complete, in address order.
     starting_segments
         (start, size) of segments from cudaMalloc before the first event.
-    rounded, threshold
-        Per event, block size that its bytes round up to and smallest remainder that is split off.
+    sizes
+        Per allocation, block size that its bytes round up to and smallest remainder that is split off.
 
     Returns
     -------
@@ -143,69 +205,77 @@ def follow_at_once(
         None where the events are not plain, so that they must be followed one by one.
     """
     known, known_size, is_pending = blocks
-    action = events.action
-    moves = np.flatnonzero(action <= Action.FREE_COMPLETED).astype(np.int32)
-    before = np.where(is_pending, np.uint8(Action.FREE_REQUESTED), np.uint8(Action.ALLOC))
-    code = np.concatenate([before, action[moves]])
-    if not len(code):
-        return Ends(np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int32))
-    event = np.concatenate([np.full(len(known), -1, np.int32), moves])
-    address = np.concatenate([known, events.addr[moves].view(np.int64)])
-    base, count = int(address.min()), len(code)
-    place = address - base
-    bits = (count + 1).bit_length()
-    if (base | int(np.bitwise_or.reduce(place))) & (MIN_BLOCK - 1):
+    rounded, threshold = sizes
+    moves, count = order.moves, len(order.moves)
+    code = events.action if count == len(events) else events.action[moves]
+    position, same = order.position, order.is_same()
+    kind = code[position]
+    found = _known_places(order, known)
+    if found is None or not _is_plain(kind, same[:count], found, is_pending):
+        return None
+    # Each is followed by its free's two halves, as far as they are there. Position -1 stands for "never".
+    position = np.concatenate([position, [-1, -1]])
+    begins = np.flatnonzero(kind == Action.ALLOC)
+    asked = same[begins]
+    ends = np.empty((2, count), np.int64)
+    born = position[begins]
+    ends[0, born] = np.where(asked, position[begins + 1], -1)
+    ends[1, born] = np.where(asked & same[begins + 1], position[begins + 2], -1)
+    births = np.flatnonzero(code == Action.ALLOC)
+    there = found < count
+    requests, releases = (np.concatenate([np.full(len(known), -1), part[births]]) for part in ends)
+    asks = there & ~is_pending
+    requests[: len(known)][asks] = position[found[asks]]
+    releases[: len(known)] = np.where(is_pending, position[found], np.where(same[found], position[found + 1], -1))
+    event = np.append(moves, np.int32(-1))
+    result = Ends(np.append(known_size, rounded), event[requests], event[releases])
+    result.free_event[: len(known)][is_pending] = -2
+    if int(threshold.max(initial=0)) <= MIN_BLOCK:
+        return result
+    segments = _segment_spans(events, starting_segments, order, len(known))
+    # The known blocks come first, in their order.
+    begin = np.concatenate([np.arange(len(known)), births + len(known)]) + 1
+    stop = np.where(releases < 0, _NEVER, releases + len(known) + 1)
+    address = np.concatenate([known, events.addr[moves[births]].view(np.int64)])
+    spans = _Spans((address - order.base) >> _UNIT, begin, stop)
+    split = np.append(np.zeros(len(known), np.int64), threshold)
+    if segments is None or not _size_large(spans, segments, result.size, split):
+        return None
+    return result
+
+
+def _known_places(order: Order, known: Numbers) -> NDArray[np.intp] | None:
+    """Return which key is the first at each known block's address, one past the last where none is; None if odd."""
+    place = known - order.base
+    if int(np.bitwise_or.reduce(place, initial=0)) & (MIN_BLOCK - 1):
         return None
     place >>= _UNIT
-    if base < 0 or int(place.max()) >= _MOST_PLACES or bits > _MOST_BITS:
+    if int(place.min(initial=0)) < 0 or int(place.max(initial=0)) >= _MOST_PLACES:
         return None
-    key = place << bits
-    key |= np.arange(count)
-    key.sort()
-    # Two entries more, for what would follow the last: position -1 stands for "never".
-    position = np.full(count + 2, -1, np.int64)
-    np.bitwise_and(key, (1 << bits) - 1, out=position[:count])
-    kind = code[position[:count]]
-    key >>= bits
-    same = np.zeros(count + 1, bool)
-    np.equal(key[1:], key[:-1], out=same[: count - 1])
-    born = code == Action.ALLOC
-    born[: len(known)] = True
-    begins = np.flatnonzero(born[position[:count]] if len(known) else kind == Action.ALLOC)
-    if not _is_plain(kind, same[: count - 1], begins):
-        return None
-    # Each is followed by its free's two halves, as far as they are there.
-    pending = kind[begins] == Action.FREE_REQUESTED
-    asked, done = same[begins], same[begins] & (pending | same[begins + 1])
-    number = (np.cumsum(born) - 1)[position[begins]]
-    requests, releases = np.empty((2, len(begins)), np.int64)
-    requests[number] = np.where(asked & ~pending, position[begins + 1], -1)
-    releases[number] = np.where(done, position[begins + np.where(pending, 1, 2)], -1)
-    event = np.append(event, np.int32(-1))
-    ends = Ends(np.append(known_size, rounded[moves[action[moves] == Action.ALLOC]]), event[requests], event[releases])
-    ends.free_event[: len(known)][is_pending] = -2
-    births = np.flatnonzero(born)
-    split = np.append(np.zeros(len(known), np.int64), threshold[moves])[births]
-    if np.all(split <= MIN_BLOCK):
-        return ends
-    segments = _segment_spans(events, starting_segments, base, event[:-1])
-    spans = _Spans(place[births], births + 1, np.where(releases < 0, _NEVER, releases + 1))
-    if segments is None or not _size_large(spans, segments, ends.size, split):
-        return None
-    return ends
+    found = np.searchsorted(order.key, place << order.bits)
+    if not len(order.key):
+        return found
+    there = order.key[np.minimum(found, len(order.key) - 1)] >> order.bits == place
+    return np.where(there, found, len(order.key))
 
 
-def _is_plain(kind: NDArray[np.uint8], same: NDArray[np.bool_], begins: NDArray[np.intp]) -> bool:
-    """Tell whether every address is allocated, asked free, freed and so on, from where lifetimes begin."""
-    starts = np.zeros(len(kind), bool)
-    starts[begins] = True
-    in_turn = same & (kind[1:] == (kind[:-1] + 1) % 3)
-    return bool(starts[0] and np.all(np.where(same, in_turn, starts[1:])))
+def _is_plain(
+    kind: NDArray[np.uint8], same: NDArray[np.bool_], found: NDArray[np.intp], is_pending: NDArray[np.bool_]
+) -> bool:
+    """Tell whether every address is allocated, asked free, freed and so on, from where its first lifetime begins."""
+    if len(kind):
+        step = kind[1:] - kind[:-1]
+        if not np.all((step == 1) | (step == 254) | ~same[:-1]):
+            return False
+    first = np.append(True, ~same[:-1])[: len(kind)]
+    there = found < len(kind)
+    # What begins with a free was there before, and nothing else was.
+    if not np.array_equal(np.flatnonzero(first & (kind != Action.ALLOC)), found[there]):
+        return False
+    return bool(np.all((kind[found[there]] == Action.FREE_COMPLETED) == is_pending[there]))
 
 
-def _segment_spans(
-    events: Events, before: list[tuple[int, int]], base: int, moves: NDArray[np.int32]
-) -> Numbers | None:
+def _segment_spans(events: Events, before: list[tuple[int, int]], order: Order, known: int) -> Numbers | None:
     """Return first and last place, first and last moment of each segment from cudaMalloc, shape ``(4, n)``."""
     which = np.flatnonzero((events.action == Action.SEGMENT_ALLOC) | (events.action == Action.SEGMENT_FREE))
     if len(which) > _MOST_SEGMENT_EVENTS:
@@ -214,7 +284,7 @@ def _segment_spans(
     open_at = {start: [start, start + size, 0, _NEVER] for start, size in before}
     for moment, action, start, size in zip(
         # A segment comes right before its first block, and goes after the last one that it held.
-        np.searchsorted(moves, which).tolist(),
+        (np.searchsorted(order.moves, which) + known).tolist(),
         events.action[which].tolist(),
         events.addr[which].tolist(),
         events.size[which].tolist(),
@@ -232,7 +302,7 @@ def _segment_spans(
             open_at[start] = [start, start + size, moment, _NEVER]
     spans += open_at.values()
     columns = np.array(spans, np.int64).reshape(-1, 4).T
-    columns[:2] = (columns[:2] - base) >> _UNIT
+    columns[:2] = (columns[:2] - order.base) >> _UNIT
     # What lies below all blocks bounds none; what lies far above may not fit a key.
     bounding: Numbers = columns[:, (columns[0] >= 0) & (columns[1] < _MOST_PLACES)]
     return bounding

@@ -16,6 +16,7 @@ from gpumem_magic.trace.model import Action, BlockState
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from gpumem_magic.allocator.at_once import Order
     from gpumem_magic.allocator.start import Start
     from gpumem_magic.trace.model import DeviceTrace
 
@@ -123,19 +124,30 @@ class Follower:
             elif action in {_FREE_REQUESTED, _FREE_COMPLETED}:
                 self._free(event, address, is_completed=action == _FREE_COMPLETED)
 
-    def follow_at_once(self, rounded: NDArray[np.int64], threshold: NDArray[np.int64]) -> bool:
-        """Play all events of a plain recording, parameters as of `follow`; False, and nothing is done, for another."""
+    def follow_at_once(self, order: Order, rounded: NDArray[np.int64], threshold: NDArray[np.int64]) -> bool:
+        """Play all events of a plain recording; False, and nothing is done, for another.
+
+        Parameters
+        ----------
+        order
+            The block events by address.
+        rounded, threshold
+            As of `follow`, but of the allocations alone.
+        """
         blocks = self.start.blocks
         before = _column(blocks, "address", np.uint64).view(np.int64)
         known = (before, np.array(self._sizes, np.int64), _column(blocks, "is_pending", np.bool_))
-        ends = follow_at_once(self.device.events, known, self.start.segments, rounded, threshold)
+        ends = follow_at_once(self.device.events, order, known, self.start.segments, (rounded, threshold))
         if ends is None:
             return False
         self._sizes, self._free_event, self._release_event = ends.size, ends.free_event, ends.release_event
         events = self.device.events
         living = np.flatnonzero(ends.release_event == -1)
-        allocs = events.addr[events.action == Action.ALLOC].view(np.int64)
-        addresses = np.concatenate([before, allocs])[living]
+        allocs = np.flatnonzero(events.action == Action.ALLOC)
+        old = np.count_nonzero(living < len(before))
+        addresses = np.concatenate(
+            [before[living[:old]], events.addr[allocs[living[old:] - len(before)]].view(np.int64)]
+        )
         self._live = dict(zip(addresses.tolist(), living.tolist(), strict=True))
         return True
 

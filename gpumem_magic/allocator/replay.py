@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpumem_magic.allocator.at_once import block_order
 from gpumem_magic.allocator.follow import Follower
 from gpumem_magic.allocator.history import History
 from gpumem_magic.allocator.rounding import round_sizes, split_thresholds
 from gpumem_magic.allocator.settings_model import Course
 from gpumem_magic.allocator.settings_model import from_torch as read_settings
-from gpumem_magic.allocator.start import Start, find_start, has_start
+from gpumem_magic.allocator.start import Start, find_start, has_start, segment_changes
 from gpumem_magic.trace.collector import paused_collector
 from gpumem_magic.trace.model import Action
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gpumem_magic.allocator.history import Lifetimes
+    from gpumem_magic.allocator.at_once import Order
     from gpumem_magic.trace.model import DeviceTrace
 
 __all__ = ["history", "reserved_bytes"]
@@ -73,6 +74,7 @@ class _Replay:
         course: Course | None,
     ) -> None:
         self.device = device
+        self.order: Order | None = None
         self.events = device.events
         self.has_segments = device.kind not in {"cpu", "host"}
         self.settings = read_settings(settings)
@@ -82,19 +84,14 @@ class _Replay:
         self.course = Course(self.settings) if course is None else course
 
     def run(self, *, from_torch: bool) -> History:
-        events = self.events
         known_start = self.has_segments and not has_start(self.device)
-        start = Start() if known_start else find_start(self.device)
+        self.order = block_order(self.device) if self.has_segments else None
+        start = Start() if known_start else find_start(self.device, self.order)
         follower = self._follow(start, at_once=from_torch and self.device.has_snapshot)
-        lifetimes = follower.lifetimes()
-        count = len(events)
-        reserved = reserved_bytes(self.device) if self.has_segments else np.zeros(count + 1, dtype=np.int64)
+        count = len(self.events)
         return History(
-            allocated=_integrate(lifetimes, lifetimes.size, lifetimes.free_event, count),
-            active=_integrate(lifetimes, lifetimes.size, lifetimes.release_event, count),
-            requested=_integrate(lifetimes, np.maximum(lifetimes.requested, 0), lifetimes.release_event, count),
-            reserved=reserved,
-            lifetimes=lifetimes,
+            reserved=reserved_bytes(self.device) if self.has_segments else np.zeros(count + 1, dtype=np.int64),
+            lifetimes=follower.lifetimes(),
             exact=follower.first_deviation is None and not follower.unsure,
             first_deviation=follower.first_deviation,
             warnings=follower.warnings(),
@@ -105,25 +102,33 @@ class _Replay:
         if not self.has_segments:
             follower.follow_flat()
             return follower
-        events = self.events
         requested = np.array([block.requested for block in start.blocks], dtype=np.int64)
         first = self.course.first
         follower.lay_out(round_sizes(requested, first), is_expandable=first.expandable_segments)
-        parts = [
-            (rounded := round_sizes(events.size[start:stop], settings), split_thresholds(rounded, settings))
-            for start, stop, settings in self.course.stretches(len(events))
-        ]
-        rounded, threshold = (np.concatenate(column) for column in zip(*parts, strict=True))
-        # Segments are as large as recorded: round-up divisions are for requests.
-        rounded = np.where(events.action >= Action.SEGMENT_ALLOC, events.size, rounded)
-        if at_once and follower.follow_at_once(rounded, threshold):
+        if at_once and self.order is not None and follower.follow_at_once(self.order, *self._sizes_of_allocations()):
             follower.meet_final_state()
             # What does not come out right is followed event by event, to say where.
             return self._follow(start, at_once=False) if follower.first_deviation is not None else follower
-        follower.follow(rounded, threshold)
+        events = self.events
+        rounded, threshold = self._sizes(np.arange(len(events)))
+        # Segments are as large as recorded: round-up divisions are for requests.
+        follower.follow(np.where(events.action >= Action.SEGMENT_ALLOC, events.size, rounded), threshold)
         if self.device.has_snapshot:
             follower.meet_final_state()
         return follower
+
+    def _sizes_of_allocations(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return self._sizes(np.flatnonzero(self.events.action == Action.ALLOC))
+
+    def _sizes(self, which: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return, of the given events, to what their bytes round up and which remainders are split off."""
+        parts = []
+        for start, stop, settings in self.course.stretches(len(self.events)):
+            low, high = np.searchsorted(which, (start, stop)).tolist()
+            rounded = round_sizes(self.events.size[which[low:high]], settings)
+            parts.append((rounded, split_thresholds(rounded, settings)))
+        rounded, threshold = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return rounded, threshold
 
 
 def reserved_bytes(device: DeviceTrace) -> NDArray[np.int64]:
@@ -134,12 +139,9 @@ def reserved_bytes(device: DeviceTrace) -> NDArray[np.int64]:
     ndarray
         Bytes before the first event and after each, shape ``(n + 1,)``; cheap, and all that `history` does for it.
     """
-    events = device.events
-    change = np.zeros(len(events) + 1, dtype=np.int64)
-    grown = (events.action == Action.SEGMENT_ALLOC) | (events.action == Action.SEGMENT_MAP)
-    shrunk = (events.action == Action.SEGMENT_FREE) | (events.action == Action.SEGMENT_UNMAP)
-    change[1:][grown] = events.size[grown]
-    change[1:][shrunk] = -events.size[shrunk]
+    change = np.zeros(len(device.events) + 1, dtype=np.int64)
+    which, by = segment_changes(device.events)
+    change[which + 1] = by
     total: NDArray[np.int64] = np.cumsum(change)
     if device.has_snapshot:
         total += sum(segment.size for segment in device.segments) - total[-1]
@@ -147,14 +149,3 @@ def reserved_bytes(device: DeviceTrace) -> NDArray[np.int64]:
         # Without a final state the least that is consistent was there before.
         total -= min(int(total.min()), 0)
     return total
-
-
-def _integrate(lifetimes: Lifetimes, size: NDArray[np.int64], end: NDArray[np.int32], count: int) -> NDArray[np.int64]:
-    """Bytes before the first event and after each, from lifetimes that begin at `alloc_event` and end at `end`."""
-    change = np.zeros(count + 1, dtype=np.int64)
-    # Row 0 is "before the first event", row i + 1 is "after event i"; an end of -2 lies before the first event.
-    alive = end != -2
-    np.add.at(change, lifetimes.alloc_event[alive] + 1, size[alive])
-    ended = end >= 0
-    np.subtract.at(change, end[ended] + 1, size[ended])
-    return np.cumsum(change)

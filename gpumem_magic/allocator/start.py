@@ -14,9 +14,10 @@ from gpumem_magic.trace.model import Action, BlockState
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gpumem_magic.trace.model import DeviceTrace
+    from gpumem_magic.allocator.at_once import Order
+    from gpumem_magic.trace.model import DeviceTrace, Events
 
-__all__ = ["LiveBlock", "Start", "find_start", "has_start", "segments_before", "soft_size"]
+__all__ = ["LiveBlock", "Start", "find_start", "has_start", "segment_changes", "segments_before", "soft_size"]
 
 
 class LiveBlock(NamedTuple):
@@ -59,17 +60,22 @@ def has_start(device: DeviceTrace) -> bool:
 
 
 def _reserved_before(device: DeviceTrace) -> int:
-    events = device.events
-    grown = np.isin(events.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
-    shrunk = np.isin(events.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
-    final = sum(segment.size for segment in device.segments)
-    return final - int(events.size[grown].sum()) + int(events.size[shrunk].sum())
+    _, change = segment_changes(device.events)
+    return sum(segment.size for segment in device.segments) - int(change.sum())
 
 
-def find_start(device: DeviceTrace) -> Start:
-    """Play the recording backwards from the snapshot's segments."""
+def segment_changes(events: Events) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+    """Return which events change the reserved bytes, and by how many each."""
+    which = np.flatnonzero((events.action >= Action.SEGMENT_ALLOC) & (events.action <= Action.SEGMENT_UNMAP))
+    action = events.action[which]
+    grows = (action == Action.SEGMENT_ALLOC) | (action == Action.SEGMENT_MAP)
+    return which, np.where(grows, events.size[which], -events.size[which])
+
+
+def find_start(device: DeviceTrace, order: Order | None = None) -> Start:
+    """Play the recording backwards from the snapshot's segments; `order` are its block events by address, if known."""
     start = Start(*segments_before(device, 0))
-    _find_blocks(device, start)
+    _find_blocks(device, start, order)
     return start
 
 
@@ -106,11 +112,14 @@ def segments_before(device: DeviceTrace, event: int) -> tuple[list[tuple[int, in
     return sorted(native.items()), [(low, high - low) for low, high in mapped.pairs()]
 
 
-def _find_blocks(device: DeviceTrace, start: Start) -> None:
+def _find_blocks(device: DeviceTrace, start: Start, order: Order | None) -> None:
     events = device.events
-    which = np.flatnonzero(events.action <= Action.FREE_COMPLETED)
-    addresses, first = _first_of_each(events.addr[which])
-    first_events = which[first]
+    if order is not None:
+        addresses, first_events = order.first_of_each()
+    else:
+        which = np.flatnonzero(events.action <= Action.FREE_COMPLETED).astype(np.int32)
+        addresses, first = np.unique(events.addr[which], return_index=True)
+        first_events = which[first]
     # An address whose first event is a free held a block from before.
     freed = events.action[first_events] != Action.ALLOC
     # `skip_actions` can leave the requests out; then several completions and no request are all there is. A single
@@ -143,20 +152,6 @@ def _find_blocks(device: DeviceTrace, start: Start) -> None:
             if block.state != BlockState.INACTIVE and block.address not in seen
         )
     start.blocks = sorted(blocks)
-
-
-def _first_of_each(values: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.intp]]:
-    """Do ``np.unique(values, return_index=True)`` in a quarter of its time, where value and index fit one number."""
-    low = values.min() if len(values) else np.uint64(0)
-    bits = len(values).bit_length()
-    if not len(values) or int(values.max() - low).bit_length() + bits > 63:
-        unique, index = np.unique(values, return_index=True)
-        return unique, index
-    key = ((values - low) << np.uint64(bits)) | np.arange(len(values), dtype=np.uint64)
-    key.sort()
-    value = key >> np.uint64(bits)
-    first = np.append(True, value[1:] != value[:-1])
-    return value[first] + low, (key[first] & np.uint64((1 << bits) - 1)).astype(np.intp)
 
 
 class _Ranges:
