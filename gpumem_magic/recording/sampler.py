@@ -1,7 +1,8 @@
 """The live line of a long cell, and the samples behind it.
 
-Seven times a second on the ticker's thread, for cells of more than half a second. It reads NVML and the allocator's
-counters and never calls the CUDA runtime, because a graph capture may be under way.
+Five times a second on the ticker's thread, for cells of more than half a second. It reads NVML and the allocator's
+counters and never calls the CUDA runtime, because a graph capture may be under way. The line follows at every third
+sample: writing and sending it costs as much as three samples, all with the interpreter's lock that the cell waits for.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["Sampler", "live_line"]
 
 _DELAY_SECONDS = 0.5
-_PERIOD_SECONDS = 0.14
+_PERIOD_SECONDS = 0.19  # from the end of one sample to the beginning of the next
+_SHOW_EVERY = 3
 # Hours of training must not fill memory: above this, every second sample is dropped and half as many are kept from
 # there on.
 _MOST_SAMPLES = 20_000
@@ -107,12 +109,13 @@ class Sampler:
         went_well = False
         with self._notes.guard("the live line"):
             now = self._read()
-            if self._turn % self._keep_every == 0:
+            turn, self._turn = self._turn, self._turn + 1
+            if turn % self._keep_every == 0:
                 self.samples += now
-            self._turn += 1
             if len(self.samples) > _MOST_SAMPLES:
                 self._thin()
-            if self._show is not None and self._tick is not None and not self._tick.cancelled:
+            is_wanted = self._show is not None and turn % _SHOW_EVERY == 0
+            if is_wanted and self._tick is not None and not self._tick.cancelled:
                 self._show(now, time.monotonic() - self._began)
             went_well = True
         return went_well  # noqa: RET504 - the guard swallows what goes wrong above
