@@ -367,7 +367,8 @@ class Recorder:
                 counters = cuda_counters(attached.torch, device)
                 allocated, reserved = counters.allocated, counters.reserved
             if reserved != 0 or len(self._uuids) == 1:
-                memory = driver_memory(uuid)
+                # The list of processes takes five times the rest, and is of use only where torch does not count.
+                memory = driver_memory(uuid, processes=allocated is None)
                 key = f"cuda:{device}"
                 samples.append(Sample(now_us(), key, allocated, reserved, memory.device_used, memory.process_used))
         return samples
