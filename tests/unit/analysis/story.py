@@ -71,11 +71,9 @@ class Story:
     def history(self, **changes):
         lives = sorted(self.lives, key=lambda life: life[0])
         count = len(self.events) + 1
-        allocated, requested = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        allocated = np.zeros(count, np.int64)
         for alloc, free, size, _, _ in lives:
-            span = slice(alloc + 1, count if free < 0 else free + 1)
-            allocated[span] += rounded(size)
-            requested[span] += size
+            allocated[alloc + 1 : count if free < 0 else free + 1] += rounded(size)
         column = list(zip(*lives, strict=True)) or [()] * 5
         lifetimes = Lifetimes(
             np.array(column[0], np.int32),
@@ -88,4 +86,6 @@ class Story:
             np.array(column[4], np.int32),
         )
         fields = {"exact": True, "first_deviation": None, "warnings": ()} | changes
-        return History(allocated, allocated, requested, np.array(self.reserved, np.int64), lifetimes, **fields)
+        history = History(np.array(self.reserved, np.int64), lifetimes, **fields)
+        assert np.array_equal(history.allocated, allocated)
+        return history
