@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
+
 from gpumem_magic._errors import SnapshotError
 from gpumem_magic.allocator.bounds import find_bound
 from gpumem_magic.allocator.fallback import requests_with_fallback
 from gpumem_magic.allocator.foreign import find_foreign
-from gpumem_magic.allocator.program import extract, find_doubts
+from gpumem_magic.allocator.program import Op, extract, find_doubts
 from gpumem_magic.allocator.replay import history, reserved_bytes
 from gpumem_magic.allocator.settings_model import from_torch
 from gpumem_magic.allocator.verify import find_quiet, verify
@@ -19,7 +21,6 @@ from gpumem_magic.trace.frames import is_native, user_frame
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from gpumem_magic.allocator.bounds import Bound
@@ -64,9 +65,9 @@ class Lab:
         Most bytes that the recorded process might reserve (its memory fraction), when that is known.
     course
         The settings over the recording, where it is known that they were changed on the way.
-    unseen_calls
-        How often the program emptied the cache when there was nothing to give back, which leaves no event (torch's
-        counters tell); None when that is not known.
+    emptied
+        How often the program called ``empty_cache`` (torch's counters tell); None when that is not known. A call that
+        finds nothing to give back leaves no event.
 
     Raises
     ------
@@ -83,7 +84,7 @@ class Lab:
         processes: int = 1,
         recorded_limit: int | None = None,
         course: Course | None = None,
-        unseen_calls: int | None = None,
+        emptied: int | None = None,
     ) -> None:
         if device.kind not in {"cuda", "xpu"}:
             raise SnapshotError(f"{device.key}: memory there does not come from torch's caching allocator")
@@ -103,7 +104,7 @@ class Lab:
             limit=limit,
             fallbacks=fallbacks,
             foreign=find_foreign(device),
-            quiet=None if unseen_calls == 0 else self._find_quiet,
+            quiet=None if emptied == np.count_nonzero(self.program.codes == Op.EMPTY_CACHE) else self._find_quiet,
             processes=processes,
         )
 

@@ -16,6 +16,7 @@ from gpumem_magic.analysis.model import DeviceAnalysis, Group, Headline, Lane, M
 from gpumem_magic.analysis.owners import assign_groups, compact, event_group
 from gpumem_magic.analysis.segments import memory_record
 from gpumem_magic.analysis.timeline import build_timeline, drop_preexisting, reconcile
+from gpumem_magic.trace.model import Action
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -265,8 +266,24 @@ def analyse_device(device: DeviceTrace, history: History, context: DeviceContext
         oom_group=None if oom is None else event_group(device, oom, context),
         categories=categories,
         oom_state=None if oom is None else _oom_state(device, history, timeline, groups, context),
-        memory=memory_record(device, context.settings, history, timeline),
+        memory=memory_record(device, context.settings, history, timeline, _emptied(device, context)),
     )
+
+
+def _emptied(device: DeviceTrace, context: DeviceContext) -> int | None:
+    """Count the calls of ``empty_cache``: what flushed the cache and was not a request in need.
+
+    None when torch's counters do not tell, or count something else than the events: they can be reset.
+    """
+    if context.before is None or context.after is None or context.truncated:
+        return None
+    before, after = context.before.counts, context.after.counts
+    if before is None or after is None:
+        return None
+    if after.allocations - before.allocations != np.count_nonzero(device.events.action == Action.ALLOC):
+        return None
+    calls = (after.flushes - before.flushes) - (after.retries - before.retries)
+    return calls if calls >= 0 else None
 
 
 def _oom_state(

@@ -191,12 +191,15 @@ class MemoryRecord:
         Every allocation, from the replay under the recorded setting.
     group
         Owner of each lifetime: index into `DeviceAnalysis.groups` or `NOBODY`, int32.
+    emptied
+        How often the program called ``empty_cache``, with an event or without; None when that is not known.
     """
 
     device: DeviceTrace
     settings: Mapping[str, object]
     lifetimes: Lifetimes
     group: NDArray[np.int32]
+    emptied: int | None = None
 
     def event_at(self, timeline: Timeline, time_us: int) -> int:
         """Return the last event of the state that the timeline shows at a time.
@@ -396,7 +399,11 @@ def _in_timeline(lives: Lifetimes) -> NDArray[np.intp]:
 
 
 def memory_record(
-    device: DeviceTrace, settings: Mapping[str, object], history: History, timeline: Timeline
+    device: DeviceTrace,
+    settings: Mapping[str, object],
+    history: History,
+    timeline: Timeline,
+    emptied: int | None = None,
 ) -> MemoryRecord | None:
     """Keep what says where memory lay.
 
@@ -410,6 +417,8 @@ def memory_record(
         Its replay.
     timeline
         Made from the same history, with owners.
+    emptied
+        See `MemoryRecord`.
 
     Returns
     -------
@@ -424,4 +433,4 @@ def memory_record(
     group = np.full(len(lives), NOBODY, np.int32)
     group[counted] = timeline.group[extra:]
     group.flags.writeable = False
-    return MemoryRecord(device, settings, lives, group)
+    return MemoryRecord(device, settings, lives, group, emptied)

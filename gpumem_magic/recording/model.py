@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Calls",
     "Cell",
+    "Counts",
     "DeviceReading",
     "Failure",
     "Marks",
@@ -78,6 +79,8 @@ class Cell:
         Earlier cells of the same notebook whose functions ran here: file name → (execution count, source).
     runs
         How often the body ran (more than 1 under ``%%timeit``).
+    is_statement
+        Whether it is one statement that a line magic measured; `source` is then that statement alone.
     """
 
     execution_count: int | None
@@ -86,6 +89,7 @@ class Cell:
     filenames: tuple[str, ...] = ()
     others: Mapping[str, tuple[int | None, str]] = field(default_factory=dict)
     runs: int = 1
+    is_statement: bool = False
 
 
 @dataclass(frozen=True)
@@ -182,13 +186,25 @@ class Roles:
     complete: bool = False
 
 
+class Counts(NamedTuple):
+    """What torch's allocator counted on a device until then.
+
+    `allocations` ever made; `flushes` of the cache, those that gave nothing back included (torch calls them
+    ``num_sync_all_streams``); and how many of these were for a request that found no room (`retries`).
+    """
+
+    allocations: int
+    flushes: int
+    retries: int
+
+
 @dataclass(frozen=True)
 class DeviceReading:
     """Counters of one device at one moment, in bytes. None means unknown, and `missing` says why.
 
     `allocated` and `reserved` are torch's; `process_used` is what this process holds on the device and
     `device_used`, `device_total` what the driver says of the whole device (NVML). `limit` is the most this process
-    may reserve (memory fraction), or the device's total.
+    may reserve (memory fraction), or the device's total. `counts` are None where torch does not count them all.
     """
 
     device: str
@@ -203,6 +219,7 @@ class DeviceReading:
     name: str | None = None
     uuid: str | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
+    counts: Counts | None = None
 
 
 class Sample(NamedTuple):

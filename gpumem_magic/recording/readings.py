@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumem_magic.recording.model import DeviceReading
+from gpumem_magic.recording.model import Counts, DeviceReading
 
 if TYPE_CHECKING:
     from gpumem_magic.recording.notes import Notes
@@ -66,12 +66,22 @@ def driver_memory(uuid: str | None, *, processes: bool = True) -> DriverMemory:
 
 
 class CudaCounters(NamedTuple):
-    """The native allocator's counters of one device; bytes, and the number of allocations so far."""
+    """The native allocator's counters of one device; bytes, and how often things happened so far.
+
+    `flushes` is None where torch does not count them (old versions).
+    """
 
     allocated: int
     reserved: int
     max_allocated: int
     allocations: int
+    flushes: int | None = None
+    retries: int = 0
+
+    @property
+    def counts(self) -> Counts | None:
+        """How often things happened, where all of it was counted."""
+        return None if self.flushes is None else Counts(self.allocations, self.flushes, self.retries)
 
 
 def cuda_counters(torch: Any, device: int) -> CudaCounters:
@@ -90,6 +100,8 @@ def cuda_counters(torch: Any, device: int) -> CudaCounters:
         reserved=stats["reserved_bytes"]["all"]["current"],
         max_allocated=allocated["peak"],
         allocations=stats["allocation"]["all"]["allocated"],
+        flushes=stats.get("num_sync_all_streams"),
+        retries=stats.get("num_alloc_retries", 0),
     )
 
 
@@ -143,6 +155,7 @@ def _cuda_reading(torch: Any, device: int) -> DeviceReading:
         name=str(properties.name),
         uuid=uuid,
         missing=missing,
+        counts=counters and counters.counts,
     )
 
 
@@ -159,6 +172,7 @@ def unused_cuda_reading(after: DeviceReading, time_us: int) -> DeviceReading:
         name=after.name,
         uuid=after.uuid,
         missing={"process_used": _UNUSED, "device_used": _UNUSED},
+        counts=None if after.counts is None else Counts(0, 0, 0),
     )
 
 

@@ -58,6 +58,8 @@ class Question:
         False when they are known already.
     fraction
         The recorded process's memory fraction in bytes, where it had one: it tells whose releases were whose.
+    emptied
+        How often the program called ``empty_cache``, where that is known.
     """
 
     trace: Trace
@@ -65,6 +67,7 @@ class Question:
     cap: Cap | None
     wants_facts: bool = True
     fraction: int | None = None
+    emptied: int | None = None
 
     def steps(self) -> Iterator[Row | Facts]:
         """Replay one setting after the other; the facts come last."""
@@ -72,7 +75,13 @@ class Question:
         from gpumem_magic.allocator.lab import Lab
 
         limit = None if self.cap is None else self.cap.bytes
-        lab = Lab(self.trace, self.trace.devices[0], limit=limit, recorded_limit=self.fraction)
+        lab = Lab(
+            self.trace,
+            self.trace.devices[0],
+            limit=limit,
+            recorded_limit=self.fraction,
+            emptied=self.emptied,
+        )
         recorded = from_torch(self.trace.settings)
         in_force = lab.predict(_acting(recorded, self.cap))
         yield row_of(lab, lab.conf, in_force, is_recorded=True)
@@ -224,7 +233,7 @@ def question_for(
         parse_settings(conf)
     trace = Trace((memory.device,), analysis.stacks, (), memory.settings)
     limited = device.limit is not None and device.total is not None and device.limit < device.total
-    return Question(trace, chosen, cap, fraction=device.limit if limited else None)
+    return Question(trace, chosen, cap, fraction=device.limit if limited else None, emptied=memory.emptied)
 
 
 def answer_of(
