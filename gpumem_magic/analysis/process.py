@@ -173,7 +173,8 @@ def _told(recording: Recording, series: ProcessSeries) -> str:
     if peak - before < _WORTH_SHOWING:
         return f"{name} fell from {format_bytes(before)} to {format_bytes(after)}"
     # Where the system's own mark is far above every sample, no sample tells when that was.
-    place = _line_at(recording, series.time_us[series.used.index(top)]) if peak - top < _WORTH_SHOWING else ""
+    near = peak - top < max(_WORTH_SHOWING, (peak - before) // 10)
+    place = _line_at(recording, series.time_us[series.used.index(top)]) if near else ""
     text = f"{name} rose by {format_bytes(peak - before)} to {format_bytes(peak)}{place}"
     change = after - before
     if peak - after < _WORTH_SHOWING:
