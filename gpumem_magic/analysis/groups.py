@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpumem_magic.analysis.model import Group, Row
+from gpumem_magic.analysis.place import STATEMENT
 from gpumem_magic.trace.frames import function_name, is_notebook_cell
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class PlaceNamer:
     def __init__(self, cell: Cell | None) -> None:
         self._cell = cell
         self._own = frozenset(cell.filenames) if cell is not None else frozenset()
+        self._is_statement = cell is not None and cell.is_statement
         self._lines: dict[str, list[str]] = {}
         self._names: dict[str, str] = {}
         if cell is not None:
@@ -117,7 +119,11 @@ class PlaceNamer:
         cell = self._names.get(filename)
         many = last is not None and last != line
         label = f"lines {line} to {last}" if many else f"line {line}"
-        label = label if cell is None else f"{cell} {label}"
+        if cell is not None:
+            label = f"{cell} {label}"
+        elif self._is_statement:
+            # It has one line, which is not the first one of the notebook's cell.
+            label = STATEMENT
         group = Group("line", label, self.source(filename, line), cell, filename, line, function)
         return Owner("line", filename, line, f"to {last}" if many else None), group
 

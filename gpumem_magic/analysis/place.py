@@ -9,8 +9,10 @@ from gpumem_magic._format import visible
 if TYPE_CHECKING:
     from gpumem_magic.analysis.model import Group
 
-__all__ = ["place_text"]
+__all__ = ["STATEMENT", "place_text"]
 
+# The label of a line magic's one statement.
+STATEMENT = "statement"
 _SOURCE_LENGTH = 48
 
 
@@ -25,5 +27,7 @@ def place_text(group: Group) -> str:
     """Name a group in running text: ``line 4 `loss.backward()```, ``train.py:67 forward``, ``an unknown line``."""
     if group.kind in {"line", "frame"}:
         label = visible(group.label)
+        if label == STATEMENT and group.source:
+            return f"`{_shortened(group.source)}`"
         return f"{label} `{_shortened(group.source)}`" if group.source else label
     return visible(group.label)

@@ -177,10 +177,28 @@ def _empty_cache(torch: Torch) -> None:
 
 
 def release_text(steps: Iterable[Freed]) -> str:
-    """Write what each step freed, one line each."""
-    lines = ["gpumem: released"]
+    """Write what was freed in all, and by each step, one line each."""
+    lines, idle = [], []
+    total: dict[str, int] = {}
+    back: dict[str, int] = {}
     for step in steps:
         parts = [f"{format_bytes(size)} of tensors on {device}" for device, size in step.tensors.items()]
         parts += [f"{format_bytes(size)} back to the driver on {device}" for device, size in step.returned.items()]
-        lines.append(f"  {step.step}: {', '.join(parts) if parts else 'nothing'}")
-    return "\n".join(lines)
+        for sums, sizes in ((total, step.tensors), (back, step.returned)):
+            for device, size in sizes.items():
+                sums[device] = sums.get(device, 0) + size
+        if parts:
+            lines.append(f"  {step.step}: {', '.join(parts)}")
+        else:
+            idle.append(step.step)
+    freed = [f"{format_bytes(size)} of tensors on {device}" for device, size in total.items()]
+    freed += [f"{format_bytes(size)} back to the driver on {device}" for device, size in back.items()]
+    if not freed:
+        return f"gpumem: nothing to release: {_list(idle, 'and')} hold no memory; %gpumem_who names what holds the rest"
+    if idle:
+        lines.append(f"  nothing in {_list(idle, 'or')}")
+    return "\n".join([f"gpumem: released {', '.join(freed)}", *lines])
+
+
+def _list(items: list[str], last: str) -> str:
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}"

@@ -34,11 +34,14 @@ class Body(NamedTuple):
     offset
         Lines of `shown` above the first line of `text` that is not blank (IPython drops those above), so that line
         numbers agree with the cell.
+    is_statement
+        Whether it is one statement that a line magic got.
     """
 
     text: str
     shown: str
     offset: int
+    is_statement: bool = False
 
     @classmethod
     def of(cls, text: str, cells: Iterable[str]) -> Body:

@@ -134,7 +134,7 @@ class GpumemMagics:
                 "%gpumem measures one statement: %gpumem y = model(x). "
                 "To measure a whole cell, make %%gpumem (two percent signs) its first line"
             )
-        return self.session.run_nested(request, Body(statement, f"%gpumem {line}", 0), local_ns)
+        return self.session.run_nested(request, Body(statement, statement, 0, is_statement=True), local_ns)
 
     def misplaced(self, line: str) -> None:  # noqa: ARG002 - the magic's signature
         """Say where ``%%gpumem`` belongs: IPython calls this when it stands below other code."""

@@ -7,7 +7,7 @@ used for a statement, IPython hands us text to run; that is a nested measurement
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -239,7 +239,7 @@ class Session:
             raise
         finally:
             cell = self._describe(measurement, body.shown, running_number(self._shell), filenames)
-            measurement.finish(error, cell)
+            measurement.finish(error, replace(cell, is_statement=body.is_statement))
             # A name that refers to the exception would keep the frame and its tensors alive.
             del error
 

@@ -118,6 +118,12 @@ def test_two_statements_make_two_reports(kernel):
     assert "8.00 KiB" in cell.reports[1]
 
 
+def test_a_statement_is_named_by_its_own_text(kernel):
+    cell = kernel.run("before = 1\n%gpumem --top 3 s1 = torch.ones(1024) * 2")
+    assert "4.00 KiB stayed, both at `s1 = torch.ones(1024) * 2`, CPU tensors of this cell only." in cell.report
+    assert "line 1" not in cell.report
+
+
 def test_local_names_of_a_function_are_seen(kernel):
     cell = kernel.run("def f(n):\n    %gpumem g = torch.ones(n)\n    return n\nf(1024)")
     assert cell.result == "1024"

@@ -1,0 +1,34 @@
+"""What %gpumem_free says of what it did."""
+
+from __future__ import annotations
+
+from gpumem_magic.holders import Freed, release_text
+
+MIB = 1 << 20
+
+
+def test_nothing_is_not_called_released():
+    steps = [Freed(step, {}, {}) for step in ("reference cycles", "last error", "torch's free cache")]
+    assert release_text(steps) == (
+        "gpumem: nothing to release: reference cycles, last error and torch's free cache hold no memory; "
+        "%gpumem_who names what holds the rest"
+    )
+
+
+def test_what_was_freed_in_all_and_by_each_step():
+    steps = [
+        Freed("reference cycles", {"cuda:0": MIB, "cpu": MIB}, {}),
+        Freed("last error", {}, {}),
+        Freed("variables x", {"cuda:0": 2 * MIB}, {}),
+        Freed("torch's free cache", {}, {"cuda:0": 20 * MIB}),
+    ]
+    assert release_text(steps).splitlines() == [
+        (
+            "gpumem: released 3.00 MiB of tensors on cuda:0, 1.00 MiB of tensors on cpu, "
+            "20.0 MiB back to the driver on cuda:0"
+        ),
+        "  reference cycles: 1.00 MiB of tensors on cuda:0, 1.00 MiB of tensors on cpu",
+        "  variables x: 2.00 MiB of tensors on cuda:0",
+        "  torch's free cache: 20.0 MiB back to the driver on cuda:0",
+        "  nothing in last error",
+    ]
