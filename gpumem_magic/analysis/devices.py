@@ -17,6 +17,7 @@ from gpumem_magic.analysis.owners import assign_groups, compact, event_group
 from gpumem_magic.analysis.segments import memory_record
 from gpumem_magic.analysis.timeline import build_timeline, drop_preexisting, reconcile
 from gpumem_magic.trace.model import Action
+from gpumem_magic.trace.times import rising
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +65,7 @@ def _reserved_lane(device: DeviceTrace, history: History, context: DeviceContext
         return ()
     reserved = history.reserved
     changed = np.flatnonzero(np.diff(reserved))
-    times = np.maximum.accumulate(device.events.time_us)[changed] if len(changed) else np.zeros(0, np.int64)
+    times = rising(device.events.time_us)[changed] if len(changed) else np.zeros(0, np.int64)
     time_us = np.concatenate([[context.start_us], np.clip(times, context.start_us, context.end_us), [context.end_us]])
     value = np.concatenate([reserved[:1], reserved[changed + 1], reserved[-1:]])
     return (_lane("reserved", "step", time_us.astype(np.int64), value.astype(np.int64)),)

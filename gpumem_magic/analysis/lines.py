@@ -95,7 +95,7 @@ def attribute(
     joined = np.full(len(time_us), _OUTSIDE, np.int32)
     taken = np.zeros(len(time_us), np.bool_)
     foreign = set(marks.foreign)
-    idents = np.unique(marks.thread).tolist() if len(marks.thread) else []
+    idents = _distinct(marks.thread)
     # Those that call before those that are called.
     for ident in sorted(idents, key=lambda ident: (ident in foreign, ident)):
         own = slice(None) if len(idents) == 1 else marks.thread == ident
@@ -133,6 +133,14 @@ def attribute(
     place = np.empty_like(joined)
     place[order] = joined
     return Lines(place, REASONS, _notes(marks, place, offset_us))
+
+
+def _distinct(thread: NDArray[np.int64]) -> list[int]:
+    """Return the threads that ran notebook code: nearly always one, which needs no sorting."""
+    if len(thread) and thread.min() == thread.max():
+        return [int(thread[0])]
+    distinct: list[int] = np.unique(thread).tolist()
+    return distinct
 
 
 def _notes(marks: Marks, place: NDArray[np.int32], offset_us: int) -> tuple[Note, ...]:

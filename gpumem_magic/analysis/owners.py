@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,30 +40,46 @@ def _owner_columns(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return, per distinct (before?, place, stack, inferred frame), a row of numbers, and each lifetime's row."""
     old = timeline.start == -1
-    columns = np.full((timeline.lifetimes, 4), -1, np.int64)
-    columns[:, 0], columns[:, 2] = old, timeline.stack
+    missing = np.full(1, -1, np.int32)
+    columns: list[NDArray[Any]] = [old, missing, timeline.stack, missing]
     if len(device.events):
-        event = timeline.event[timeline.start[~old]]
-        if context.placement is not None:
-            columns[~old, 1] = context.placement.place[event]
-        if inferred is not None:
-            columns[~old, 3] = inferred[event]
+        all_old = bool(old.all())
+        event = timeline.event[timeline.start if not old.any() else timeline.start[~old]]
+        for number, known in ((1, None if context.placement is None else context.placement.place), (3, inferred)):
+            if known is not None and not all_old:
+                columns[number] = _spread(known[event], old)
     # One number a row: sorting numbers is ten times as fast as sorting rows.
-    low = columns.min(axis=0, initial=0)
-    width = columns.max(axis=0, initial=0) - low + 1
+    low = [int(column.min(initial=0)) for column in columns]
+    width = [int(column.max(initial=0)) - least + 1 for column, least in zip(columns, low, strict=True)]
     code = np.zeros(timeline.lifetimes, np.int64)
-    for column in range(4):
-        code = code * width[column] + columns[:, column] - low[column]
-    if width.prod(dtype=np.float64) > _MOST_CODES:
-        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-        return columns[first], inverse.reshape(-1)
-    # There are few of them, so that they need no sorting either. The last assignment counts: the first of each.
-    first_of = np.full(int(width.prod()), -1, np.int64)
-    first_of[code[::-1]] = np.arange(len(code) - 1, -1, -1)
-    used = np.flatnonzero(first_of >= 0)
-    number = np.empty(len(first_of), np.int64)
-    number[used] = np.arange(len(used))
-    return columns[first_of[used]], number[code]
+    for column, least, values in zip(columns, low, width, strict=True):
+        if values > 1:
+            code *= values
+            code += column
+            code -= least
+    if math.prod(width) > _MOST_CODES:
+        used, inverse = np.unique(code, return_inverse=True)
+        inverse = inverse.reshape(-1)
+    else:
+        # There are few of them, so that they need no sorting either.
+        used = np.flatnonzero(np.bincount(code, minlength=1))
+        number_of = np.zeros(math.prod(width), np.int64)
+        number_of[used] = np.arange(len(used))
+        inverse = number_of[code]
+    rows = np.empty((len(used), len(columns)), np.int64)
+    for number in reversed(range(len(columns))):
+        used, rest = np.divmod(used, width[number])
+        rows[:, number] = rest + low[number]
+    return rows, inverse
+
+
+def _spread(value: NDArray[np.int32], old: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Return a column of all lifetimes from that of the new ones; -1 for the others."""
+    if len(value) == len(old):
+        return value
+    column = np.full(len(old), -1, np.int32)
+    column[~old] = value
+    return column
 
 
 def _name_owner(
@@ -151,7 +168,7 @@ def compact(
 
     Order: before, then code by cell, file and line, then unknown; the order of the bands and of the legend.
     """
-    used = np.unique(group).tolist()
+    used = np.flatnonzero(np.bincount(group, minlength=1)).tolist()
     few: list[int] = []
     if len(used) > _MOST_GROUPS:
         used.sort(key=lambda i: -weight[i])

@@ -395,7 +395,8 @@ def _in_timeline(lives: Lifetimes) -> NDArray[np.intp]:
     counted = np.flatnonzero(
         (lives.free_event != -2) & ((lives.free_event != lives.alloc_event) | (lives.free_event < 0))
     )
-    return counted[np.argsort(lives.alloc_event[counted], kind="stable")]
+    begun = lives.alloc_event[counted]
+    return counted[np.argsort(begun, kind="stable")] if np.any(begun[1:] < begun[:-1]) else counted
 
 
 def memory_record(

@@ -15,6 +15,7 @@ import numpy as np
 
 from gpumem_magic.trace.frames import function_name, is_library, is_native
 from gpumem_magic.trace.model import Action, StackTable
+from gpumem_magic.trace.times import rising
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +77,7 @@ def _anchors(
         known = program[events.stack] & (events.action == Action.ALLOC)
         if _frees_have_their_own(events, history):
             known |= program[events.stack] & (events.action == Action.FREE_REQUESTED)
-        times.append(np.maximum.accumulate(events.time_us)[known])
+        times.append(rising(events.time_us)[known])
         numbers.append(events.stack[known])
     time_us, stack = np.concatenate(times), np.concatenate(numbers)
     order = np.argsort(time_us, kind="stable")
@@ -109,7 +110,7 @@ def infer_frames(events: Events, devices: Sequence[tuple[Events, History]], stac
     if not len(wanted):
         return result
     time_us, stack = _anchors(devices, stacks)
-    moments = np.maximum.accumulate(events.time_us)[wanted]
+    moments = rising(events.time_us)[wanted]
     # Within one microsecond the order between devices is unknown: what shares it is no witness.
     before, after = np.searchsorted(time_us, moments, "left") - 1, np.searchsorted(time_us, moments, "right")
     inside = (before >= 0) & (after < len(time_us))

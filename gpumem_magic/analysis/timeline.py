@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpumem_magic.allocator.history import sums_at
 from gpumem_magic.analysis.model import Timeline
+from gpumem_magic.trace.times import rising
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,10 +29,9 @@ def _frozen(**columns: NDArray[np.generic] | tuple[int, ...]) -> Timeline:
 def _curve(
     base: int, changes: int, start: NDArray[np.int32], end: NDArray[np.int32], size: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    steps = np.zeros(changes + 1, np.int64)
-    steps[0] = base
-    np.add.at(steps, start[start >= 0] + 1, size[start >= 0])
-    np.subtract.at(steps, end[end >= 0] + 1, size[end >= 0])
+    steps = sums_at(start[start >= 0] + 1, size[start >= 0], changes + 1)
+    steps -= sums_at(end[end >= 0] + 1, size[end >= 0], changes + 1)
+    steps[0] += base
     return np.cumsum(steps)
 
 
@@ -51,27 +52,29 @@ def build_timeline(events: Events, history: History) -> Timeline:
     # What was given back before the first event (and only waits for a stream) never counts as allocated, nor does what
     # a contradictory recording takes back in the event that makes it.
     counted = (lives.free_event != -2) & ((lives.free_event != lives.alloc_event) | (lives.free_event < 0))
-    alloc_event, free_event = lives.alloc_event[counted], lives.free_event[counted]
-    used = np.zeros(len(events), bool)
-    used[alloc_event[alloc_event >= 0]] = True
-    used[free_event[free_event >= 0]] = True
-    number = np.cumsum(used, dtype=np.int64) - 1
-    if len(events):
-        start = np.where(alloc_event >= 0, number[alloc_event], -1).astype(np.int32)
-        end = np.where(free_event >= 0, number[free_event], -1).astype(np.int32)
-    else:
-        start, end = (np.full(len(alloc_event), -1, np.int32) for _ in range(2))
+    chosen: NDArray[np.intp] | slice = slice(None) if counted.all() else np.flatnonzero(counted)
+    # Nearly always in order, and then there is nothing to copy.
+    alloc_event = lives.alloc_event[chosen]
+    if np.any(alloc_event[1:] < alloc_event[:-1]):
+        order = np.argsort(alloc_event, kind="stable")
+        alloc_event = alloc_event[order]
+        chosen = order if isinstance(chosen, slice) else chosen[order]
+    free_event = lives.free_event[chosen]
+    used = np.zeros(len(events) + 1, bool)
+    used[alloc_event] = used[free_event] = True
+    used[-1] = False  # what was there before, and what stays, have no event: index -1
+    number = np.cumsum(used, dtype=np.int32) - np.int32(1)
+    number[-1] = -1
+    start, end = number[alloc_event], number[free_event]
     event = np.flatnonzero(used).astype(np.int32)
-    order = np.argsort(start, kind="stable") if np.any(np.diff(start) < 0) else slice(None)
-    size = lives.size[counted][order].astype(np.int64)
-    requested = lives.requested[counted][order]
-    start, end = start[order], end[order]
+    size = lives.size[chosen].astype(np.int64)
+    requested = lives.requested[chosen]
     allocated = _curve(int(size[start == -1].sum()), len(event), start, end, size)
-    time_us = np.maximum.accumulate(events.time_us[event]) if len(event) else np.zeros(0, np.int64)
+    time_us = rising(events.time_us[event])
     peak = int(np.argmax(allocated)) - 1
-    if 0 <= peak < len(time_us) - 1:
+    if 0 <= peak < len(time_us) - 1 and time_us[peak + 1] == time_us[peak]:
         time_us[peak + 1 :] = np.maximum(time_us[peak + 1 :], time_us[peak] + 1)
-    streams, stream = np.unique(lives.stream[counted][order], return_inverse=True)
+    streams, stream = _numbered(lives.stream[chosen])
     return _frozen(
         time_us=time_us,
         event=event,
@@ -83,11 +86,19 @@ def build_timeline(events: Events, history: History) -> Timeline:
         # (a contradictory recording says otherwise), so that sums still close.
         requested=np.where(requested >= 0, np.minimum(requested, size), size).astype(np.int64),
         group=np.zeros(len(start), np.int32),
-        stack=lives.stack[counted][order].astype(np.int32),
-        stream=np.minimum(stream.reshape(-1), 255).astype(np.uint8),
+        stack=lives.stack[chosen].astype(np.int32),
+        stream=stream,
         blocks=np.ones(len(start), np.int32),
-        streams=tuple(int(handle) for handle in streams[:256]),
+        streams=streams,
     )
+
+
+def _numbered(stream: NDArray[np.int64]) -> tuple[tuple[int, ...], NDArray[np.uint8]]:
+    """Return the distinct streams, at most 256 of them, and each lifetime's number among them."""
+    if len(stream) and stream.min() == stream.max():
+        return (int(stream[0]),), np.zeros(len(stream), np.uint8)
+    streams, number = np.unique(stream, return_inverse=True)
+    return tuple(streams[:256].tolist()), np.minimum(number.reshape(-1), 255).astype(np.uint8)
 
 
 EMPTY_TIMELINE = _frozen(

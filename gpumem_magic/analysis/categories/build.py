@@ -30,6 +30,7 @@ from gpumem_magic.analysis.categories.phases import (
 from gpumem_magic.analysis.categories.sight import addresses, sighted
 from gpumem_magic.analysis.categories.stacks import from_stacks
 from gpumem_magic.recording.model import Roles
+from gpumem_magic.trace.times import rising
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +82,7 @@ def categorise(
     """
     if not timeline.lifetimes:
         return None
-    times = np.maximum.accumulate(device.events.time_us) if len(device.events) else device.events.time_us
+    times = rising(device.events.time_us)
     phases = None if calls is not None else from_stacks(device.events, stacks)
     if phases is None:
         if roles is None:
