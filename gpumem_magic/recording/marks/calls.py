@@ -241,7 +241,10 @@ class CallMarks:
                     return
             except LookupError:
                 pass
-            self._begins(code, getframe(1))
+            try:  # noqa: SIM105 - suppress() is a call, for which there is no room
+                self._begins(code, getframe(1))
+            except RecursionError:  # the cell's own, at its limit: the mark is lost
+                pass
 
         def ends(code: CodeType, offset: int, value: object) -> None:
             del offset, value
@@ -258,7 +261,10 @@ class CallMarks:
                     return
             except LookupError:
                 pass
-            self._ends(code)
+            try:  # noqa: SIM105
+                self._ends(code)
+            except RecursionError:
+                pass
 
         def unwinds(code: CodeType, offset: int, error: BaseException) -> None:
             if id(code) in watched:  # a global event: mostly of somebody else's code
@@ -286,7 +292,7 @@ class CallMarks:
             thread.top = node
             if self._looks is not None and (kind != "module" or top is self._tree.root):
                 self._look(self._looks, kind, values, frame)
-        except RecursionError:  # the cell's own, at its limit: the mark is lost
+        except RecursionError:
             pass
         except Exception as error:  # noqa: BLE001 - becomes a note
             self._fail(error)

@@ -12,7 +12,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic.recording.marks.pace import Pace
-from gpumem_magic.recording.marks.stacks import STALE, Entry, Stacks, monitoring
+from gpumem_magic.recording.marks.stacks import STALE, Stacks, monitoring
 from gpumem_magic.recording.marks.store import BLOCK
 
 if TYPE_CHECKING:
@@ -48,31 +48,86 @@ class Events(Stacks):
             thread.flush(max(4 * BLOCK, self._max_marks // len(self._threads)))
             if self._hot is None and not self._pace.spend_block(time_ns()):
                 self._go_quiet(thread, recent | {spot})
-                spot = thread.top.spot
+                spot = thread.spot
         count = thread.count
         thread.times[count] = time_ns()
         thread.spots[count] = spot
         thread.count = count + 1
 
-    def _on_line(self, code: CodeType, line: int) -> Any:
-        try:
-            thread = self._threads[get_ident()]
-            top = thread.top
-            if top.code is code:
-                spot = top.spot = top.lines[line]
-                count = thread.count
-                thread.times[count] = time_ns()
-                thread.spots[count] = spot
-                # Last, so that an interrupt in between loses a mark and mixes up none.
-                thread.count = count + 1
+    # What is called a hundred times and more in a training step: closures, because their names are found faster than
+    # attributes. Each does the common case only, and leaves all others to a method: a thread, a line or a caller that
+    # is new, and a block of marks that is full.
+
+    def _quick_line(self) -> Callable[[CodeType, int], Any]:
+        threads, slowly, getframe = self._threads, self._line, sys._getframe
+
+        def on_line(code: CodeType, line: int) -> Any:
+            try:
+                thread = threads[get_ident()]
+                if thread.code is code:
+                    thread.spot = spot = thread.lines[line]
+                    count = thread.count
+                    thread.times[count] = time_ns()
+                    thread.spots[count] = spot
+                    # Last, so that an interrupt in between loses a mark and mixes up none.
+                    thread.count = count + 1
+                    return None
+            except LookupError:
+                pass
+            try:
+                return slowly(code, line, getframe(1))
+            except RecursionError:
                 return None
-        except LookupError:  # a new thread, a new line, or the block is full
-            pass
-        try:  # noqa: SIM105 - suppress() is a call, for which there is no room
-            self._line(code, line, sys._getframe(1))
-        except RecursionError:
-            pass
-        return None
+
+        return on_line
+
+    def _quick_start(self) -> Callable[[CodeType, int], Any]:
+        threads, codes, slowly, getframe = self._threads, self._codes, self._start, sys._getframe
+
+        def on_start(code: CodeType, offset: int) -> Any:
+            del offset
+            try:
+                info = codes[id(code)]
+                thread = threads[get_ident()]
+                if not info.deaf and thread.frame != STALE:
+                    lines = info.callers[thread.spot]
+                    thread.below = (thread.code, thread.lines, thread.spot, thread.frame, thread.below)
+                    thread.code = code
+                    thread.lines = lines
+                    thread.frame = 0
+                    return None
+            except LookupError:
+                pass
+            try:
+                return slowly(code, getframe(1))
+            except RecursionError:
+                return None
+
+        return on_start
+
+    def _quick_leave(self) -> Callable[[CodeType, int, object], Any]:
+        threads, slowly, getframe = self._threads, self._leave, sys._getframe
+
+        def on_leave(code: CodeType, offset: int, value: object) -> Any:
+            del offset, value
+            try:
+                thread = threads[get_ident()]
+                below = thread.below
+                if thread.code is code and below is not None:
+                    count = thread.count
+                    thread.times[count] = time_ns()
+                    thread.spots[count] = below[2]
+                    thread.code, thread.lines, thread.spot, thread.frame, thread.below = below
+                    thread.count = count + 1
+                    return None
+            except LookupError:
+                pass
+            try:
+                return slowly(code, getframe(1))
+            except RecursionError:
+                return None
+
+        return on_leave
 
     def _line(self, code: CodeType, line: int, frame: FrameType) -> None:
         try:
@@ -80,24 +135,21 @@ class Events(Stacks):
             if info is None:
                 return
             thread = self._thread(get_ident())
-            top = thread.top
-            if top.code is not code and not (info.deaf and top.ident == id(frame)):
+            if thread.code is not code and not (info.deaf and thread.frame == id(frame)):
                 self._read_stack(thread, frame)
-                top = thread.top
-            top.spot = self._spot(info, top.lines, line)
-            self._write(thread, top.spot)
+            thread.spot = self._spot(info, thread.lines, line)
+            self._write(thread, thread.spot)
         except RecursionError:
             pass
         except Exception as error:  # noqa: BLE001 - becomes a note
             self._fail(error)
 
-    def _on_start(self, code: CodeType, offset: int) -> Any:
-        del offset
+    def _start(self, code: CodeType, frame: FrameType) -> Any:
         try:
             info = self._codes.get(id(code)) or self._find(code)
             if info is None:
                 return monitoring.DISABLE
-            self._enter(info, sys._getframe(1))
+            self._enter(info, frame)
         except RecursionError:
             pass
         except Exception as error:  # noqa: BLE001 - becomes a note
@@ -106,14 +158,13 @@ class Events(Stacks):
 
     def _enter(self, info: NotebookCode, frame: FrameType) -> ThreadStack:
         thread = self._thread(get_ident())
-        top = thread.top
-        if top.ident == STALE:
+        if thread.frame == STALE:
             self._read_stack(thread, frame)
             return thread
-        lines = info.callers.get(top.spot)
+        lines = info.callers.get(thread.spot)
         if lines is None:
-            lines = self._lines(info, top.spot)
-        thread.top = Entry(None if info.deaf else info.code, lines, top.spot, top, id(frame) if info.deaf else 0)
+            lines = self._lines(info, thread.spot)
+        thread.enter(None if info.deaf else info.code, lines, thread.spot, id(frame) if info.deaf else 0)
         return thread
 
     def _on_resume(self, code: CodeType, offset: int) -> Any:
@@ -131,8 +182,8 @@ class Events(Stacks):
     def _resume(self, info: NotebookCode, offset: int, frame: FrameType) -> None:
         # A generator goes on in the middle of a line, which does not fire again.
         thread = self._enter(info, frame)
-        thread.top.spot = self._spot(info, thread.top.lines, info.line_at(offset))
-        self._write(thread, thread.top.spot)
+        thread.spot = self._spot(info, thread.lines, info.line_at(offset))
+        self._write(thread, thread.spot)
 
     def _on_throw(self, code: CodeType, offset: int, error: BaseException) -> Any:
         del error
@@ -145,38 +196,15 @@ class Events(Stacks):
         except Exception as failure:  # noqa: BLE001 - becomes a note
             self._fail(failure)
 
-    def _on_leave(self, code: CodeType, offset: int, value: object) -> Any:
-        del offset, value
-        try:
-            thread = self._threads[get_ident()]
-            top = thread.top
-            if top.code is code and top.below is not None:
-                below = top.below
-                count = thread.count
-                thread.times[count] = time_ns()
-                thread.spots[count] = below.spot
-                thread.top = below
-                thread.count = count + 1
-                return None
-        except LookupError:  # a new thread, or the block is full
-            pass
-        try:  # noqa: SIM105 - suppress() is a call, for which there is no room
-            self._leave(code, sys._getframe(1))
-        except RecursionError:
-            pass
-        return None
-
     def _leave(self, code: CodeType, frame: FrameType) -> None:
         try:
             thread = self._thread(get_ident())
-            top = thread.top
-            if top.code is not code and not (top.code is None and top.ident == id(frame)):
+            if thread.code is not code and not (thread.code is None and thread.frame == id(frame)):
                 self._read_stack(thread, frame)
                 # Written down although it ends, so that what runs too often is seen to include it.
-                self._write(thread, thread.top.spot)
-            if thread.top.below is not None:
-                thread.top = thread.top.below
-            self._write(thread, thread.top.spot)
+                self._write(thread, thread.spot)
+            thread.leave()
+            self._write(thread, thread.spot)
         except RecursionError:
             pass
         except Exception as error:  # noqa: BLE001 - becomes a note

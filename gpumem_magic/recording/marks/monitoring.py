@@ -74,6 +74,7 @@ class MonitoringMarks(QuietEvents):
     def _begin(self) -> None:
         events = monitoring.events
         self._local = events.LINE | events.PY_RETURN | events.PY_YIELD
+        self._on_line, self._on_start, self._on_leave = self._quick_line(), self._quick_start(), self._quick_leave()
         self._listen()
         monitoring.set_events(self._tool, events.PY_START | events.PY_RESUME | events.PY_UNWIND | events.PY_THROW)
         try:
@@ -81,8 +82,8 @@ class MonitoringMarks(QuietEvents):
             for ident, frame in sys._current_frames().items():
                 thread = self._thread(ident)
                 self._read_stack(thread, frame)
-                if thread.top.spot != NOWHERE:
-                    self._write(thread, thread.top.spot)
+                if thread.spot != NOWHERE:
+                    self._write(thread, thread.spot)
         except Exception as error:  # noqa: BLE001 - becomes a note
             self._fail(error)
 

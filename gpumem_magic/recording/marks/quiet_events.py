@@ -44,15 +44,15 @@ class QuietEvents(Events):
     def _go_quiet(self, thread: ThreadStack, recent: set[int]) -> None:
         """Stop hearing what `thread` has been doing lately."""
         hot = self._hot = summarise(recent, self._spots, self._recursive)
-        thread.forget(hot.spot)
+        thread.stay(hot.spot)
         for other in list(self._threads.values()):
             if other is thread:
                 continue
-            for spot in self._spots.path(other.top.spot):
+            for spot in self._spots.path(other.spot):
                 if (spot.file, spot.name) in hot.inner or (spot.file, spot.name, spot.first) in hot.lines:
                     # It may move within the same functions unheard; the line that called them stays right.
-                    other.forget(spot.parent if spot.parent != NOWHERE else UNKNOWN)
-                    self._write(other, other.top.spot)
+                    other.stay(spot.parent if spot.parent != NOWHERE else UNKNOWN)
+                    self._write(other, other.spot)
                     break
         self._listen()
         if self._looks is None:
@@ -66,7 +66,7 @@ class QuietEvents(Events):
         self._raced, self._muted = self._muted, []
         self._unmute(self._raced)
         for thread in list(self._threads.values()):
-            thread.forget(thread.top.spot)
+            thread.stay(thread.spot)
 
     def _unmute(self, codes: list[NotebookCode]) -> None:
         if self._tool is None:
@@ -114,9 +114,9 @@ class QuietEvents(Events):
         else:
             hot.spot, hot.root, hot.everything = UNKNOWN, None, True
         for other in list(self._threads.values()):
-            if other is thread or other.top.spot != NOWHERE:
-                other.forget(hot.spot if other is thread else UNKNOWN)
-                self._write(other, other.top.spot)
+            if other is thread or other.spot != NOWHERE:
+                other.stay(hot.spot if other is thread else UNKNOWN)
+                self._write(other, other.spot)
         return False
 
     def _quiet_line(self, code: CodeType, line: int) -> Any:

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType, FrameType
 
-__all__ = ["STALE", "Entry", "NotebookCode", "Stacks", "ThreadStack", "monitoring"]
+__all__ = ["STALE", "Caller", "NotebookCode", "Stacks", "ThreadStack", "monitoring"]
 
 monitoring: Any = getattr(sys, "monitoring", None)
-STALE = -1  # `Entry.ident` of a stack that must be read again
+STALE = -1  # `ThreadStack.frame` of a stack that must be read again
 _PARENT = -1  # key of the calling spot among a function's lines
 
 
@@ -46,36 +46,50 @@ class NotebookCode:
         return (min(lines), max(lines)) if lines else (self.code.co_firstlineno,) * 2
 
 
-class Entry:
-    """An entry of a thread's stack: the spots of the function's lines for this caller, and where it is now.
-
-    `code` is what events are compared with; it is None where the frame itself must be looked at (`ident`).
-    """
-
-    __slots__ = ("below", "code", "ident", "lines", "spot")
-
-    def __init__(
-        self, code: CodeType | None, lines: dict[int, int], spot: int, below: Entry | None, ident: int = 0
-    ) -> None:
-        self.code = code
-        self.lines = lines
-        self.spot = spot
-        self.below = below
-        self.ident = ident
+# What a thread's stack holds for each caller: the five attributes of `ThreadStack` as they were there.
+Caller = tuple["CodeType | None", dict[int, int], int, int, "Caller | None"]
 
 
 class ThreadStack(ThreadLog):
-    """A thread's marks and its stack, whose lowest entry stands for "no notebook code"."""
+    """A thread's marks and its stack of the notebook's functions.
 
-    __slots__ = ("top",)
+    Attributes
+    ----------
+    code
+        The innermost function's, which events are compared with; None where the frame itself must be looked at
+        (`frame`), and at the bottom, which stands for "no notebook code".
+    lines
+        The spots of its lines for this caller.
+    spot
+        Where it is now.
+    frame
+        Identity of the frame, `STALE` when the stack must be read again.
+    below
+        The callers, innermost first, as linked tuples: an object for each would take four times as long to make.
+    """
+
+    __slots__ = ("below", "code", "frame", "lines", "spot")
 
     def __init__(self, ident: int) -> None:
         super().__init__(ident)
-        self.top = Entry(None, {}, NOWHERE, None)
+        self.code: CodeType | None
+        self.lines: dict[int, int]
+        self.below: Caller | None
+        self.stay(NOWHERE, 0)
 
-    def forget(self, spot: int) -> None:
-        """Stay at `spot` until the stack is read again."""
-        self.top = Entry(None, {}, spot, None, STALE)
+    def stay(self, spot: int, frame: int = STALE) -> None:
+        """Be at `spot`, called by nothing."""
+        self.code, self.lines, self.spot, self.frame, self.below = None, {}, spot, frame, None
+
+    def enter(self, code: CodeType | None, lines: dict[int, int], spot: int, frame: int) -> None:
+        """Go into a function."""
+        self.below = (self.code, self.lines, self.spot, self.frame, self.below)
+        self.code, self.lines, self.spot, self.frame = code, lines, spot, frame
+
+    def leave(self) -> None:
+        """Go back to the caller, if there is one."""
+        if self.below is not None:
+            self.code, self.lines, self.spot, self.frame, self.below = self.below
 
 
 class Stacks:
@@ -146,11 +160,10 @@ class Stacks:
             if info is not None:
                 chain.append((info, frame.f_lineno or frame.f_code.co_firstlineno, id(frame)))
             frame = frame.f_back
-        top = Entry(None, {}, NOWHERE, None)
+        thread.stay(NOWHERE, 0)
         for info, line, ident in reversed(chain):
-            lines = self._lines(info, top.spot)
-            top = Entry(None if info.deaf else info.code, lines, self._spot(info, lines, line), top, ident)
-        thread.top = top
+            lines = self._lines(info, thread.spot)
+            thread.enter(None if info.deaf else info.code, lines, self._spot(info, lines, line), ident)
         if self._raced:
             raced, self._raced = self._raced, []
             self._unmute(raced)
