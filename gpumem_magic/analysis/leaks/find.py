@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gpumem_magic.analysis.leaks.evidence import Shape, Survivors, judge, regrown, rhythm
-from gpumem_magic.analysis.leaks.loops import adds_to_itself, ends_a_run, find_loops, iteration_starts, lines_in_scope
+from gpumem_magic.analysis.leaks.loops import (
+    adds_to_itself,
+    ends_a_run,
+    find_loops,
+    iteration_starts,
+    lines_in_scope,
+    loops_on_one_line,
+)
 from gpumem_magic.analysis.leaks.model import Growth, Leak, LeakLine
 from gpumem_magic.analysis.leaks.period import repetitions
 from gpumem_magic.analysis.leaks.words import leak_sentence, once_of, window_of
+from gpumem_magic.trace.times import rising
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -84,9 +92,13 @@ class Scene:
         inside = np.concatenate([[False], is_module[self.calls.place[own]]])
         return bool(inside[np.searchsorted(self.calls.time_us[own], starts, "right")].mean() > 0.5)
 
-    def calls_a_loop(self, group: Group) -> bool:
-        """Tell whether a line calls a function of the notebook in which a loop stands, whose lines are not known."""
-        if self.cell is None or group.kind != "line" or self.marks is None or self.marks.has_functions:
+    def hides_a_loop(self, group: Group) -> bool:
+        """Tell whether a line is a loop, or calls a function of the notebook that has one whose lines are not known."""
+        if self.cell is None or group.kind != "line" or self.marks is None:
+            return False
+        if loops_on_one_line(group.source or ""):
+            return True
+        if self.marks.has_functions:
             return False
         texts = [self.cell.source, *(source for _, source in self.cell.others.values())]
         looping = {loop.scope for text in texts for loop in find_loops("", text)}
@@ -126,7 +138,7 @@ def _lives(trace: DeviceTrace, device: DeviceAnalysis, placement: Placement | No
     new = (timeline.start >= 0) & (timeline.blocks > 0)
     event = timeline.event[timeline.start[new]]
     end = timeline.end[new]
-    times = np.maximum.accumulate(trace.events.time_us) if len(trace.events) else trace.events.time_us
+    times = rising(trace.events.time_us)
     ended = np.where(end >= 0, timeline.event[end], np.int32(-1)) if timeline.changes else end
     place = np.full(len(event), -1, np.int64) if placement is None else placement.place[event].astype(np.int64)
     return _Lives(
@@ -285,10 +297,16 @@ def _each_once(judged: Sequence[tuple[_Where, list[_Found]]], count: int) -> lis
 def _in_loop(turns: _Turns, lives: _Lives, scene: Scene) -> list[_Found]:
     """Judge each line of a loop."""
     loop, lines, starts, last = turns
-    members = np.flatnonzero(loop.holds(lines[lives.place]))
-    if len(starts) < 2 or not len(members):
+    if len(starts) < 2:
         return []
-    line = lines[lives.place[members]]
+    where = lines[lives.place]
+    # Lines of which nothing is left are most of them, and have nothing to tell.
+    remaining = np.unique(where[lives.stayed])
+    remaining = remaining[loop.holds(remaining)]
+    members = np.flatnonzero(np.isin(where, remaining))
+    if not len(members):
+        return []
+    line = where[members]
     number_of = lives.iterations(starts)
     iteration = number_of[lives.began[members]]
     ending = lives.ended[members]
@@ -387,7 +405,7 @@ def _without_loops(device: DeviceAnalysis, lives: _Lives, scene: Scene) -> tuple
     for number in np.unique(lives.group[lives.stayed]).tolist():
         which = np.flatnonzero(lives.group == number)
         group = device.groups[number]
-        found = repetitions(lives.requested[which], lives.stayed[which], is_loop=scene.calls_a_loop(group))
+        found = repetitions(lives.requested[which], lives.stayed[which], is_loop=scene.hides_a_loop(group))
         if found is None:
             continue
         most = max(most, found.periods)

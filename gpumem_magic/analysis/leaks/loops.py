@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 
     from gpumem_magic.recording.model import Marks
 
-__all__ = ["Loop", "adds_to_itself", "ends_a_run", "find_loops", "iteration_starts", "lines_in_scope", "parse_cell"]
+__all__ = [
+    "Loop",
+    "adds_to_itself",
+    "ends_a_run",
+    "find_loops",
+    "iteration_starts",
+    "lines_in_scope",
+    "loops_on_one_line",
+    "parse_cell",
+]
 
 _MOST_BLANKED = 50
 _JOINS = ("cat(", "concat", "stack(", "pad(", "append(")
@@ -31,7 +40,7 @@ class Loop(NamedTuple):
     """A loop statement: lines of its header, of its body's first statement, and of its end, all included.
 
     `first_end` is the last line of a first statement whose own line comes again before it is over: a loop's, a
-    ``with``'s; of others it is `first`.
+    ``with``'s; of others it is `first`. `together` is the number of statements that share the body's first line.
     """
 
     file: str
@@ -40,6 +49,7 @@ class Loop(NamedTuple):
     first: int
     first_end: int
     last: int
+    together: int = 1
 
     def holds(self, line: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Tell which lines belong to header or body."""
@@ -83,8 +93,25 @@ def _loops(file: str, node: ast.AST, scope: str) -> Iterator[Loop]:
             if first.lineno > child.lineno and end is not None:
                 again = isinstance(first, (ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith))
                 first_end = (first.end_lineno if again else None) or first.lineno
-                yield Loop(file, scope, child.lineno, first.lineno, first_end, end)
+                yield Loop(file, scope, child.lineno, first.lineno, first_end, end, _together(child.body))
         yield from _loops(file, child, inner)
+
+
+def _together(body: Sequence[ast.stmt]) -> int:
+    """Count the statements on a body's first line, where each of them runs once in each iteration."""
+    line = body[0].lineno
+    here = [statement for statement in body if statement.lineno == line]
+    branches = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.With, ast.AsyncWith, ast.FunctionDef)
+    return 1 if any(isinstance(statement, branches) for statement in here) else len(here)
+
+
+def loops_on_one_line(line: str) -> bool:
+    """Tell whether a line of code is a whole loop: ``for x in xs: kept.append(f(x))``. Its iterations leave no mark."""
+    try:
+        statements = parse_quietly(line.strip(), ast.PyCF_ALLOW_TOP_LEVEL_AWAIT).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return any(isinstance(statement, (ast.For, ast.AsyncFor, ast.While)) for statement in statements)
 
 
 def adds_to_itself(line: str) -> bool:
@@ -140,6 +167,9 @@ def iteration_starts(marks: Marks, loop: Loop, lines: NDArray[np.int64]) -> NDAr
         if marks.has_functions:
             # There a line is noted again when a function that it called returns.
             begins &= before != loop.first
+        elif loop.together > 1:
+            # Each statement of the line is noted.
+            begins &= (np.cumsum(begins) - 1) % loop.together == 0
     # The header fetches the batch, which belongs to the iteration that gets it.
     entered = np.flatnonzero((now >= loop.header) & (now < loop.first) & ~after_header)
     at = np.flatnonzero(begins)
@@ -152,6 +182,8 @@ def iteration_starts(marks: Marks, loop: Loop, lines: NDArray[np.int64]) -> NDAr
 def _of_one_thread(marks: Marks, lines: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return a function's lines and their times on the thread that ran most of it."""
     now = lines[marks.place]
+    if len(now) and marks.thread.min() == marks.thread.max():  # sorting 300,000 threads tells no more
+        return now, marks.time_us
     threads, counts = np.unique(marks.thread[now > 0], return_counts=True)
     own = marks.thread == threads[int(np.argmax(counts))] if len(threads) else np.zeros(len(now), bool)
     return now[own], marks.time_us[own]

@@ -170,6 +170,21 @@ def test_a_leak_of_the_outer_loop(script):
     assert (leak.loop.label, leak.iterations, leak.grown, leak.bytes) == ("line 1", 5, 5, 5 * MIB)
 
 
+@pytest.mark.parametrize("has_functions", [True, False])
+def test_a_loop_on_one_line(script, has_functions):
+    run = script("for x in xs: kept.append(f(x).mean())\n", has_functions=has_functions)
+    run.at(1)
+    for turn in range(5):
+        run.alloc("t", 4 * MIB).alloc(f"kept{turn}", MIB).free("t")
+    (leak,) = run.growth().leaks
+    assert "line 1 `for x in xs: kept.append(f(x).mean())` keeps 1.00 MiB more each time, 5 times" in leak.sentence
+    # A list that is made at once is no habit.
+    run = script("kept = [f(x) for x in xs]\n", has_functions=has_functions).at(1)
+    for turn in range(5):
+        run.alloc("t", 4 * MIB).alloc(f"kept{turn}", MIB).free("t")
+    assert run.growth().leaks == ()
+
+
 def test_a_cell_without_a_loop_has_nothing_to_judge(script):
     analysis = script("x = f()\n").at(1).alloc("x", MIB).analysis()
     assert analysis.leaks == ()

@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpumem_magic.analysis.leaks.loops import Loop, ends_a_run, find_loops, iteration_starts, lines_in_scope
+from gpumem_magic.analysis.leaks.loops import (
+    Loop,
+    ends_a_run,
+    find_loops,
+    iteration_starts,
+    lines_in_scope,
+    loops_on_one_line,
+)
 from gpumem_magic.recording.model import Marks
 
 
@@ -44,6 +51,29 @@ def test_a_header_is_noted_before_each_iteration():
 def test_a_header_that_does_nothing_is_noted_once():
     assert starts(TWO, [1, 2, 3, 4, 3, 4, 3, 4], has_functions=False) == [1, 4, 6]
     assert starts("for i in y:\n    a\n", [1, 2, 2, 2], has_functions=False) == [0, 2, 3]
+
+
+def test_statements_that_share_the_bodys_first_line():
+    source = "for i in y:\n    a; b; c\n    d\n"
+    assert starts(source, [1, 2, 2, 2, 3, 2, 2, 2, 3], has_functions=False) == [0, 5]
+    # sys.monitoring notes the line once.
+    assert starts(source, [1, 2, 3, 1, 2, 3, 1], has_functions=True) == [0, 3]
+    assert find_loops("c", "for i in y:\n    with a: b; c\n")[0].together == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "is_loop"),
+    [
+        ("for x in xs: kept.append(f(x))", True),
+        ("while next(xs): kept.append(f(xs)); n += 1", True),
+        ("async for x in xs: kept.append(x)", True),
+        ("kept = [f(x) for x in xs]", False),
+        ("for x in xs:", False),
+        ("", False),
+    ],
+)
+def test_a_whole_loop_on_one_line(line, is_loop):
+    assert loops_on_one_line(line) is is_loop
 
 
 def test_inner_and_outer_loops_are_told_apart():
