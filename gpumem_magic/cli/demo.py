@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic._errors import BadUsageError, ExportError, GpumemError
+from gpumem_magic._format import format_duration
 
 if TYPE_CHECKING:
     import argparse
@@ -31,7 +33,7 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "demo",
         help="train a small model under %%%%gpumem and write the notebook and its HTML report",
         description="Run the quickstart notebook on what this machine has (CUDA, else CPU) and write the executed "
-        "notebook and the standalone HTML report of its training cell. Needs torch.",
+        "notebook and the standalone HTML report of its training cell. Takes about half a minute. Needs torch.",
     )
     parser.add_argument(
         "--out", type=Path, default=Path("gpumem-demo"), metavar="DIR", help="where to write (default: %(default)s)"
@@ -50,7 +52,9 @@ def _demo(arguments: argparse.Namespace) -> int:
     target = folder / _NOTEBOOK
     _prepare(folder, target)
     notebook = nbformat.read(source, as_version=4)
-    print(f"running {_NOTEBOOK}, {sum(cell.cell_type == 'code' for cell in notebook.cells)} cells", flush=True)
+    cells = sum(cell.cell_type == "code" for cell in notebook.cells)
+    print(f"running {_NOTEBOOK}, {cells} cells: half a minute, or minutes on a busy machine", flush=True)
+    began = time.monotonic()
     try:
         error = _execute(notebook, folder)
     finally:
@@ -59,6 +63,7 @@ def _demo(arguments: argparse.Namespace) -> int:
         nbformat.write(notebook, target)
     for cell, sentence in _sentences(notebook):
         print(f"{cell}  {sentence}")
+    print(f"took {format_duration(time.monotonic() - began)}")
     print(f"notebook: {target}")
     if error is not None:
         raise GpumemError(f"the notebook stopped: {error}; it is kept as far as it ran")

@@ -62,6 +62,7 @@ def _stem(path: Path) -> str:
 def _run_report(arguments: argparse.Namespace) -> int:
     from gpumem_magic.cli.snapshot import open_snapshot
     from gpumem_magic.report import build
+    from gpumem_magic.report.files import shown_path
 
     source = Path(arguments.file)
     report = build(open_snapshot(arguments.file), title=source.name)
@@ -82,7 +83,7 @@ def _run_report(arguments: argparse.Namespace) -> int:
 
         for key, answer in report.answers.items():
             print(printable(f"what if, {key}: {conclusion(answer)}"))
-    print(f"wrote {target} ({format_bytes(target.stat().st_size)})")
+    print(f"wrote {shown_path(target)} ({format_bytes(target.stat().st_size)})")
     return 0
 
 
@@ -96,6 +97,7 @@ def _operand(path: str) -> Report | ExportedReport:
 
 def _run_diff(arguments: argparse.Namespace) -> int:
     from gpumem_magic.report.comparison import Comparison
+    from gpumem_magic.report.files import shown_path
 
     if arguments.top < 0:
         raise BadUsageError(f"--top {arguments.top}: give a number of rows, 0 for all")
@@ -109,7 +111,7 @@ def _run_diff(arguments: argparse.Namespace) -> int:
     if target is not None:
         # With --json stdout is one object.
         file = sys.stderr if arguments.json else sys.stdout
-        print(f"wrote {target} ({format_bytes(target.stat().st_size)})", file=file)
+        print(f"wrote {shown_path(target)} ({format_bytes(target.stat().st_size)})", file=file)
     return 0
 
 

@@ -74,6 +74,7 @@ class DiffMagics:
         gpumem_magic. "train~1" is the run before the newest one called "train"; "last" is the newest report.
         """
         from gpumem_magic.report.comparison import Comparison
+        from gpumem_magic.report.files import shown_path
 
         found = parse_argstring(self.gpumem_diff, without_comment(line))
         names = [unquoted(name) for name in (found.a, found.b) if name is not None]
@@ -82,7 +83,7 @@ class DiffMagics:
             a = operand(names[0]) if names else _former()
             comparison = Comparison(a, b, max(0, found.top))
             if found.export is not None:
-                print(f"gpumem: wrote {comparison.save(unquoted(found.export)).name}")  # noqa: T201
+                print(f"gpumem: wrote {shown_path(comparison.save(unquoted(found.export)))}")  # noqa: T201
         except BadUsageError as error:
             raise UsageError(f"%gpumem_diff: {error}") from None
         except GpumemError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from IPython.display import publish_display_data
@@ -87,10 +86,9 @@ def show_report(report: Report, request: Request, cell_key: Hashable) -> None:
             print(f"gpumem: {error}")  # noqa: T201 - the magic's output
         else:
             if not request.quiet:
-                # Stored notebooks shall carry no path of this machine.
-                here = Path.cwd()
-                shown = written.relative_to(here) if written.is_relative_to(here) else written
-                print(f"gpumem: wrote {shown}")  # noqa: T201 - the magic's output
+                from gpumem_magic.report.files import shown_path
+
+                print(f"gpumem: wrote {shown_path(written)}")  # noqa: T201 - the magic's output
     if not request.quiet:
         display(report, cell_key)
 

@@ -48,8 +48,10 @@ class TimelineMagics:
             print("gpumem: no measured cell has allocated anything yet; %gpumem_auto on measures every cell")  # noqa: T201
             return
         if found.export is not None:
+            from gpumem_magic.report.files import shown_path
+
             try:
-                print(f"gpumem: wrote {report.save(found.export).name}")  # noqa: T201 - the magic's output
+                print(f"gpumem: wrote {shown_path(report.save(found.export))}")  # noqa: T201 - the magic's output
             except GpumemError as error:
                 print(f"gpumem: {error}")  # noqa: T201
         display(report, _NAME)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpumem_magic.analysis.model import Analysis
     from gpumem_magic.trace.model import Trace
 
-__all__ = ["default_name", "is_snapshot_name", "write_new_snapshot", "write_report"]
+__all__ = ["default_name", "is_snapshot_name", "shown_path", "write_new_snapshot", "write_report"]
 
 
 def default_name(analysis: Analysis) -> str:
@@ -24,6 +24,19 @@ def default_name(analysis: Analysis) -> str:
     # Letters of any script are fine in file names; what shells and Windows dislike is not.
     slug = re.sub(r"[^\w.-]+", "-", analysis.title).strip("-.")[:80]
     return f"gpumem-{slug or 'report'}.html"
+
+
+def shown_path(written: Path) -> str:
+    """Return how to tell a person where a file lies: from the current folder where it is in it, else from the root.
+
+    So that stored notebooks carry no path of the machine, and none leads back and forth (``/a/../b``).
+    """
+    try:
+        here = Path.cwd().resolve()
+        path = written.resolve()
+    except OSError:  # the current folder is gone
+        return str(written)
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 _PACKED = (".gz", ".xz")

@@ -27,7 +27,7 @@ def test_report_writes_beside_you_and_prints_the_sentence(tmp_path, capsys):
     assert is_report(target)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Peak 710 MiB at workloads.py:22 mlp_train, 65.0 MiB stayed")
-    assert lines[-1].startswith(f"wrote {target} (")
+    assert lines[-1].startswith("wrote mlp_train.c0.html (")
 
 
 def test_report_goes_where_it_is_told_and_over_its_own_kind_only(tmp_path, capsys):

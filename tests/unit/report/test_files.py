@@ -9,6 +9,7 @@ import re
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import make_documents  # type: ignore[import-not-found]
 import pytest
@@ -19,7 +20,7 @@ from gpumem_magic.recording.model import Note
 from gpumem_magic.report import Report
 from gpumem_magic.report import html as html_module
 from gpumem_magic.report.container import decode
-from gpumem_magic.report.files import default_name
+from gpumem_magic.report.files import default_name, shown_path
 from gpumem_magic.report.reading import is_report, read_report
 
 EVIL = "</script><script>alert(1)</script><!-- \"'>&"
@@ -215,3 +216,12 @@ def test_a_report_without_data_is_refused(tmp_path):
     path.write_bytes(html_module.MARKER + b"<p>")
     with pytest.raises(SnapshotError, match="holds no data"):
         read_report(path)
+
+
+def test_a_path_is_told_from_the_current_folder_or_without_detours(tmp_path, monkeypatch):
+    here = tmp_path / "here"
+    (here / "below").mkdir(parents=True)
+    monkeypatch.chdir(here)
+    assert shown_path(Path("report.html")) == "report.html"
+    assert shown_path(here / "below" / ".." / "below" / "report.html") == str(Path("below") / "report.html")
+    assert shown_path(here / ".." / "report.html") == str(tmp_path / "report.html")
