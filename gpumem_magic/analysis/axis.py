@@ -13,9 +13,16 @@ if TYPE_CHECKING:
 __all__ = ["FoldedAxis", "fold_axis"]
 
 # A stretch without any change is folded when it is longer than this share of all that stays unfolded.
-_FOLD_SHARE = 0.12
-# Width that a fold keeps, as a share of all that stays unfolded: enough for its mark, too little to mislead.
-_FOLDED_SHARE = 0.02
+_FOLD_SHARE = 0.35
+# Nobody waits in a shorter stretch: it is folded only when it is longer than all that then remains.
+_NOTICED_US = 100_000
+# With fewer changes a stretch between two folds the pauses are the picture.
+_FEWEST_BETWEEN = 4
+# One each between the cells of a long notebook; a picture of folds would be no picture.
+_MOST_FOLDS = 60
+# Width that a fold keeps, as a share of all that stays unfolded: enough for its mark, too little to mislead; and that
+# of all together.
+_FOLDED_SHARE, _ALL_FOLDED_SHARE = 0.02, 0.3
 # With fewer changes than this the pauses between them are the picture.
 _FEWEST_CHANGES = 16
 
@@ -52,11 +59,28 @@ class FoldedAxis:
         return sum(to - start for start, to in self.folds)
 
 
+def _worth(lengths: list[int], remaining: int, changes: int) -> int:
+    """Return how many of the longest gaps to fold."""
+    count = 0
+    for number, length in enumerate(lengths):
+        remaining -= length
+        # Everything idle is no reason to fold: then there would be nothing beside the folds.
+        if remaining <= 0:
+            break
+        if length < _NOTICED_US:
+            if length <= remaining or number > count:
+                break
+            count = number + 1
+        elif length > remaining * _FOLD_SHARE and changes >= _FEWEST_BETWEEN * (number + 2):
+            count = number + 1
+    return count
+
+
 def fold_axis(time_us: NDArray[np.int64], start_us: int, end_us: int) -> FoldedAxis:
     """Decide which idle stretches to fold.
 
-    Folding the longest makes the rest of the axis shorter, so that the next may become worth folding; this goes on
-    until nothing left over is long for what remains.
+    The longest ones, as many as are each long for what then remains. Those that one notices not one after the other:
+    of twenty equal pauses between twenty cells none is long for the others.
 
     Parameters
     ----------
@@ -67,23 +91,20 @@ def fold_axis(time_us: NDArray[np.int64], start_us: int, end_us: int) -> FoldedA
     """
     end_us = max(end_us, start_us + 1)
     folds: list[tuple[int, int]] = []
-    remaining = end_us - start_us
     if len(time_us) >= _FEWEST_CHANGES:
         edges = np.concatenate([[start_us], np.clip(time_us, start_us, end_us), [end_us]])
         gaps = np.diff(edges)
-        # Only the longest few hundred can matter: the share bounds how many are long at once.
-        for index in np.argsort(-gaps)[:500].tolist():
-            if gaps[index] <= _FOLD_SHARE * remaining:
-                break
-            remaining -= int(gaps[index])
-            folds.append((int(edges[index]), int(edges[index + 1])))
-        if remaining <= 0:
-            folds, remaining = [], end_us - start_us
+        longest = np.argpartition(-gaps, min(_MOST_FOLDS, len(gaps) - 1))[:_MOST_FOLDS]
+        longest = longest[np.lexsort((longest, -gaps[longest]))]
+        count = _worth(gaps[longest].tolist(), end_us - start_us, len(time_us))
+        folds = [(int(edges[index]), int(edges[index + 1])) for index in longest[:count].tolist()]
+    remaining = end_us - start_us - sum(to - start for start, to in folds)
+    share = min(_FOLDED_SHARE, _ALL_FOLDED_SHARE / max(len(folds), 1))
     folds.sort()
     knots, widths = [start_us], []
     for start, to in folds:
         knots += [start, to]
-        widths += [start - knots[-3], _FOLDED_SHARE * remaining]
+        widths += [start - knots[-3], share * remaining]
     knots.append(end_us)
     widths.append(end_us - knots[-2])
     positions = np.concatenate([[0.0], np.cumsum(widths)])

@@ -333,7 +333,7 @@ def report_png(analysis: Analysis) -> bytes:
         PNG, twice `WIDTH` pixels wide, meant to be shown `WIDTH` CSS pixels wide.
     """
     devices = analysis.devices[:_MOST_DEVICES]
-    scenes = [device_scene(device, _PLOT) for device in devices]
+    scenes = [device_scene(device, _PLOT, by_cell=len(analysis.cells) > 1) for device in devices]
     caption = _caption(analysis, scenes)
     sentence = _readable(analysis.sentence)
     # How many lines the sentence takes is known only with a canvas; three always fit.

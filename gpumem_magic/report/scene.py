@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpumem_magic.analysis.axis import fold_axis
 from gpumem_magic.analysis.curves import group_values
+from gpumem_magic.analysis.model import Group, Row
 from gpumem_magic.report.palette import OTHER, group_color
+from gpumem_magic.report.wording import label_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -176,7 +178,30 @@ def _order(
     return order, [g for g in there if g not in shown]
 
 
-def device_scene(device: DeviceAnalysis, columns: int) -> Scene:
+def _by_cell(device: DeviceAnalysis) -> DeviceAnalysis:
+    """Return the device with the lines of each cell as one owner: over a notebook the first question is which cell."""
+    owners: dict[tuple[str, str], int] = {}
+    groups: list[Group] = []
+    owner_of = []
+    for group in device.groups:
+        whole = group.kind in {"line", "frame"} and group.cell is not None
+        key = ("cell", group.cell or "") if whole else (group.kind, group.label)
+        if key not in owners:
+            owners[key] = len(groups)
+            cell = Group("line", key[1], None, key[1], None, None, None, None, len(groups)) if whole else group
+            groups.append(cell)
+        owner_of.append(owners[key])
+    peak: dict[int, tuple[int, int]] = {}
+    for row in device.peak:
+        size, blocks = peak.get(owner_of[row.group], (0, 0))
+        peak[owner_of[row.group]] = (size + row.bytes, blocks + row.blocks)
+    table = np.array(owner_of, np.int32)
+    timeline = replace(device.timeline, group=table[device.timeline.group] if len(table) else device.timeline.group)
+    rows = tuple(Row(owner, *held) for owner, held in peak.items())
+    return replace(device, groups=tuple(groups), timeline=timeline, peak=rows)
+
+
+def device_scene(device: DeviceAnalysis, columns: int, *, by_cell: bool = False) -> Scene:
     """Reduce one device to what `columns` columns can show.
 
     Parameters
@@ -185,7 +210,11 @@ def device_scene(device: DeviceAnalysis, columns: int) -> Scene:
         What to draw.
     columns
         Columns of the plot.
+    by_cell
+        One band a cell, not a line.
     """
+    if by_cell and device.sampled is None:
+        device = _by_cell(device)
     timeline = device.timeline
     if device.sampled is not None:
         return _sampled_scene(device, columns)
@@ -203,7 +232,8 @@ def device_scene(device: DeviceAnalysis, columns: int) -> Scene:
         color = group_color(group, before)
         before += group.kind == "before"
         detail = group.source or group.reason
-        bands.append(Band(group.label, detail, color, group.kind == "before", values[number], at_peak.get(number, 0)))
+        label = label_of(device, group)
+        bands.append(Band(label, detail, color, group.kind == "before", values[number], at_peak.get(number, 0)))
     if others:
         rest = values[others].sum(axis=0)
         count = f"{len(others)} others"

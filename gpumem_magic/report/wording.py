@@ -53,8 +53,8 @@ def numbers(analysis: Analysis, device: DeviceAnalysis) -> list[str]:
 
 
 def label_of(device: DeviceAnalysis, group: Group) -> str:
-    """Return a group's label, with its cell where another one of the device is called the same."""
-    if group.cell is None or sum(other.label == group.label for other in device.groups) < 2:
+    """Return a group's label, with its cell where lines of several cells are among the device's."""
+    if group.cell in {None, group.label} or len({other.cell for other in device.groups} - {None}) < 2:
         return group.label
     return f"{group.cell} {group.label}"
 

@@ -84,6 +84,18 @@ def test_idle_stretches_fold_and_places_come_back():
     assert float(axis.place(START + 19_000)) > 0.45
 
 
+def test_pauses_that_nobody_notices_stay_and_those_between_cells_go():
+    cell = START + np.arange(60) * 300 + np.arange(60) // 10 * 6000
+    assert fold_axis(cell, START, START + 49_000).folds == ()
+    notebook = START + np.arange(600) * 1000 + np.arange(600) // 30 * 120_000_000
+    axis = fold_axis(notebook, START, START + 600_000 + 19 * 120_000_000)
+    assert len(axis.folds) == 19
+    start, to = axis.folds[0]
+    assert np.isclose(axis.place(to) - axis.place(start), 0.3 / 19 / 1.3)
+    spikes = START + np.arange(2000) * 10 + np.arange(2000) // 10 * 1_000_000
+    assert fold_axis(spikes, START, START + 20_000 + 199_000_000).folds == ()
+
+
 def test_few_changes_are_not_folded():
     axis = fold_axis(np.array([START + 10, START + 5_000_000]), START, START + 5_000_010)
     assert axis.folds == ()

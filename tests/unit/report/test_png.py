@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import make_documents  # type: ignore[import-not-found]
 import matplotlib as mpl
@@ -84,10 +85,27 @@ def test_bands_sum_to_the_total_everywhere():
 
 def test_idle_stretches_are_folded_in_the_picture_too():
     scene = device_scene(make_documents.complete().devices[0], 300)
-    assert len(scene.axis.folds) == 5
+    assert len(scene.axis.folds) == 3
     labels = [label for _, label in time_ticks(scene.axis, START, START + 1_000_000)]
-    assert "0.502 s" in labels
-    assert "0.100 s" not in labels
+    assert "0.52 s" in labels
+    assert "0.10 s" not in labels
+
+
+def test_over_a_notebook_each_cell_is_one_band_under_its_name():
+    device = make_documents.busy(40).devices[0]
+    lines = [number for number, group in enumerate(device.groups) if group.kind == "line"]
+    assert len(lines) == 2
+    groups = list(device.groups)
+    for nth, number in enumerate(lines):
+        groups[number] = groups[number]._replace(cell=f"In [{nth + 1}]", label="line 2")
+    by_line = device_scene(replace(device, groups=tuple(groups)), 300)
+    assert {"In [1] line 2", "In [2] line 2"} <= {band.label for band in by_line.bands}
+    for number in lines:
+        groups[number] = groups[number]._replace(cell="In [1]", label=f"line {number}")
+    scene = device_scene(replace(device, groups=tuple(groups)), 300, by_cell=True)
+    (cell,) = [band for band in scene.bands if band.label == "In [1]"]
+    assert cell.at_peak == sum(row.bytes for row in device.peak if row.group in lines)
+    assert np.array_equal(sum(band.value for band in scene.bands), scene.total)
 
 
 def test_many_owners_share_one_band_and_large_ones_keep_theirs():

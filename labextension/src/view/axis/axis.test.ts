@@ -13,9 +13,29 @@ describe('folds', () => {
     expect(findFolds(times, spanUs)).toEqual([{ fromUs: 19_000, toUs: 6_020_000 }]);
   });
   test('several, one uncovered by the other', () => {
-    const two = Float64Array.from({ length: 60 }, (_, i) => i * 1000 + (i >= 20 ? 6e6 : 0) + (i >= 40 ? 30_000 : 0));
-    const folds = findFolds(two, 6_090_000);
-    expect(folds.map(fold => fold.toUs - fold.fromUs)).toEqual([6_001_000, 31_000]);
+    const two = Float64Array.from({ length: 60 }, (_, i) => i * 1000 + (i >= 20 ? 6e6 : 0) + (i >= 40 ? 300_000 : 0));
+    const folds = findFolds(two, 6_360_000);
+    expect(folds.map(fold => fold.toUs - fold.fromUs)).toEqual([6_001_000, 301_000]);
+  });
+  test('pauses that nobody notices stay, unless there is nothing else', () => {
+    // A cell of 49 ms with five pauses of 6 ms.
+    const cell = Float64Array.from({ length: 60 }, (_, i) => i * 300 + Math.floor(i / 10) * 6000);
+    expect(findFolds(cell, 49_000)).toEqual([]);
+    const spikes = Float64Array.from({ length: 40 }, (_, i) => i * 10 + (i >= 20 ? 50_000 : 0));
+    expect(findFolds(spikes, 50_400)).toEqual([{ fromUs: 190, toUs: 50_200 }]);
+  });
+  test('equal pauses between the cells of a notebook are folded all', () => {
+    const cells = Float64Array.from({ length: 600 }, (_, i) => i * 1000 + Math.floor(i / 30) * 120e6);
+    const spanUs = 600_000 + 19 * 120e6;
+    const folds = findFolds(cells, spanUs);
+    expect(folds.length).toBe(19);
+    const axis = timeAxis(cells, spanUs, folds);
+    expect(axis.length).toBeGreaterThan(600_000);
+    expect(axis.length).toBeLessThan(600_000 * 1.31);
+  });
+  test('more pauses than a picture has room for are none', () => {
+    const many = Float64Array.from({ length: 2000 }, (_, i) => i * 10 + Math.floor(i / 10) * 1e6);
+    expect(findFolds(many, 20_000 + 199e6)).toEqual([]);
   });
   test('idle before the first and after the last step', () => {
     const late = Float64Array.from({ length: 40 }, (_, i) => 1e6 + i * 1000);

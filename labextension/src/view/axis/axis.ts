@@ -9,7 +9,7 @@
  * - *px*: CSS pixels in the picture, from `Viewport`, which maps an interval of u to the picture's width.
  */
 
-import { FOLDED_SHARE, type Fold } from './folds';
+import { type Fold, foldedShare } from './folds';
 
 export interface Axis {
   kind: 'time' | 'event';
@@ -41,7 +41,7 @@ export function countUpTo(times: Float64Array, value: number, inclusive: boolean
 /** Wall clock with `folds` folded; `findFolds` finds them. */
 export function timeAxis(times: Float64Array, spanUs: number, folds: Fold[]): Axis {
   const busy = folds.reduce((rest, f) => rest - (f.toUs - f.fromUs), spanUs);
-  const width = busy * FOLDED_SHARE;
+  const width = busy * foldedShare(folds.length);
   // Piecewise linear: knots in µs and in u.
   const knotUs = [0];
   const knotU = [0];
