@@ -1,7 +1,8 @@
 """Runs every check of the project, in the environment whose Python runs this file: `python tests/run.py [PYTEST ARGS]`.
 
-The linters first, then the front end's tests, pytest last; a failed step does not keep the others from running. What
-cannot run here is named with the way to make it run, and is an error where CI is set.
+The linters first, then the front end's tests, pytest, and at last a part of the tests on the oldest packages, which a
+run of chosen tests leaves out; a failed step does not keep the others from running. What cannot run here is named with
+the way to make it run, and is an error where CI is set, but for the oldest packages, which not every machine can have.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ def main() -> int:
         ("front end: vitest", [*JLPM, "test"], FRONT_END),
         ("pytest", [*python, "pytest", *sys.argv[1:]], ROOT),
     ]
+    if not sys.argv[1:]:
+        # Environments of its own within this one, so that they go with it.
+        floors = ["tests/compat/run.py", "--quick", "--venvs", str(Path(sys.prefix) / "floors")]
+        steps.append(("the oldest packages", [sys.executable, *floors], ROOT))
     failed = []
     for name, command, folder in steps:
         print(f"\n=== {name}", flush=True)

@@ -5,11 +5,15 @@ that it can and prints a dated table; ``--keep`` puts it at the top of ``results
 lacks is named as missing. Needs a network or a package mirror. ``--only NAME`` picks rows by substring. Rows with torch
 run real kernels as well; rows with JupyterLab run the front end's tests in Chromium, on the front end as it was built
 last.
+
+``--quick`` is what `tests/run.py` calls: a chosen part of the tests on the oldest packages, with torch as the running
+environment has it, and on the oldest Python without torch. What cannot be had here is named, and is no failure.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import os
 import re
 import shutil
@@ -37,6 +41,15 @@ TOOLS = (
 )
 TESTS = ("tests/unit", "tests/server")
 WITH_TORCH = ("tests/kernel",)
+QUICK = (
+    "tests/unit/marks",
+    "tests/unit/nvml",
+    "tests/unit/report",
+    "tests/unit/test_public.py",
+    "tests/server/test_attribution.py",
+    "tests/server/test_handlers.py",
+)
+QUICK_WITH_TORCH = ("tests/kernel/test_cell.py", "tests/kernel/test_other_magics.py", "tests/kernel/test_survives.py")
 WITH_LAB = (
     "tests/browser/test_report.py",
     "tests/browser/panel/test_panel.py",
@@ -57,7 +70,15 @@ NAMED = (
 
 @dataclass(frozen=True)
 class Environment:
-    """One row: a Python and what differs from the newest packages."""
+    """One row: a Python and what differs from the newest packages.
+
+    Attributes
+    ----------
+    python
+        A version; empty for the Python that runs this.
+    torch
+        A requirement; ``borrowed`` links the running environment's, which costs no download and no disk.
+    """
 
     name: str
     python: str
@@ -81,6 +102,8 @@ FLOOR = (
     "rich==12.*",
     "traitlets==5.7.1",
 )
+# The oldest ones with wheels for newer Pythons are newer themselves; nobody wants them built from source.
+NEWER = {"numpy": {12: "1.26.*", 13: "2.1.*", 14: "2.3.*"}, "matplotlib": {12: "3.8.*", 13: "3.9.*", 14: "3.10.*"}}
 OLD_IPYTHON = ("ipython==7.34.0", "ipykernel<7", "traitlets<5.10")
 
 ENVIRONMENTS = (
@@ -96,10 +119,16 @@ ENVIRONMENTS = (
     ),
     Environment("3.11, newest JupyterLab", "3.11", ("jupyterlab", "notebook"), torch="torch==2.13.0", lab=True),
 )
+QUICK_ENVIRONMENTS = (
+    Environment("floor of everything, this Python", "", FLOOR, torch="borrowed"),
+    Environment("floor of everything, 3.10", "3.10", FLOOR),
+)
 
 
 def interpreter(version: str) -> str | None:
-    """Find a Python on the path or among pyenv's."""
+    """Find a Python on the path or among pyenv's; the one that runs this for no version."""
+    if not version:
+        return sys.executable
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     found = [str(path) for path in sorted(pyenv.glob(f"{version}.*/bin/python"), reverse=True)]
     on_path = shutil.which(f"python{version}")
@@ -119,24 +148,82 @@ def requirements() -> list[str]:
     return re.findall(r'^\s*"([^"]+)"', block[1], re.MULTILINE)
 
 
+def ask(python: str | Path, program: str) -> str:
+    """Run a line of Python in an environment and return what it prints."""
+    return subprocess.run([python, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def pins_for(environment: Environment, base: str) -> list[str]:
+    """Give the row's pins as this interpreter can have them without a compiler."""
+    minor = int(ask(base, "import sys; print(sys.version_info[1])"))
+    newer = {name: found[min(minor, max(found))] for name, found in NEWER.items() if minor >= min(found)}
+    names = {pin.partition("==")[0]: pin for pin in environment.pins}
+    return [f"{name}=={newer[name]}" if name in newer else pin for name, pin in names.items()]
+
+
+def borrow_torch(python: Path) -> str | None:
+    """Link the running environment's torch, and what it needs, behind another environment's own packages.
+
+    Returns
+    -------
+    str or None
+        Why not; None when it is there.
+    """
+    site = Path(ask(python, "import sysconfig; print(sysconfig.get_path('purelib'))"))
+    borrowed = site.parent / "borrowed"
+    shutil.rmtree(borrowed, ignore_errors=True)
+    borrowed.mkdir()
+    waiting, seen = ["torch"], set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            distribution = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            if name == "torch":
+                return "no torch in the environment that runs this"
+            continue  # for another platform
+        waiting += [re.split(r"[^\w.-]", wanted, maxsplit=1)[0] for wanted in distribution.requires or ()]
+        root = Path(str(distribution.locate_file("")))
+        for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
+            try:
+                (borrowed / top).symlink_to(root / top, target_is_directory=(root / top).is_dir())
+            except FileExistsError:
+                continue  # a folder that packages share
+            except OSError as error:
+                return f"torch cannot be linked: {error.strerror}"
+    # Behind: what the other environment has of its own, numpy first of all, is found before it.
+    (site / "borrowed.pth").write_text(f"{borrowed}\n", "utf-8")
+    return None
+
+
 def prepare(environment: Environment, folder: Path) -> Path | str:
     """Make the environment or reuse it; return its Python, or why there is none."""
     base = interpreter(environment.python)
     if base is None:
         return f"no Python {environment.python} on this machine"
-    python = folder / "bin" / "python"
+    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     if not python.exists():
-        subprocess.run([base, "-m", "venv", str(folder)], check=True)
+        made = subprocess.run([base, "-m", "venv", str(folder)], capture_output=True, text=True, check=False)
+        if made.returncode:
+            return f"no environment of {base}: " + (made.stdout.strip().splitlines() or ["venv failed"])[-1]
     # Pins stand beside the same package's floor, and pip takes the versions that satisfy both.
-    wanted = [*requirements(), *TOOLS, "ipykernel", *environment.pins]
-    wanted += [environment.torch] if environment.torch else []
+    wanted = [*requirements(), *TOOLS, "ipykernel", *pins_for(environment, base)]
+    wanted += [environment.torch] if environment.torch not in {"", "borrowed"} else []
     wanted += ["playwright>=1.50"] if environment.lab else []
-    done = subprocess.run([python, "-m", "pip", "install", "-q", *wanted], capture_output=True, text=True, check=False)
+    pip = [str(python), "-m", "pip", "install", "-q", "--only-binary", ":all:", *wanted]
+    done = subprocess.run(pip, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         done = subprocess.run([python, "-m", "pip", "check"], capture_output=True, text=True, check=False)
         done.stderr += done.stdout
     if done.returncode:
         return "pip: " + (done.stderr.strip().splitlines() or ["failed"])[-1]
+    if environment.torch == "borrowed":
+        problem = borrow_torch(python)
+        if problem is not None:
+            return problem
     return python
 
 
@@ -147,7 +234,39 @@ def versions(python: Path) -> str:
         "have = {d.metadata['Name'].lower().replace('-', '_'): d.version for d in m.distributions()}\n"
         f"print(platform.python_version(), *(f'{{n}} {{have[n]}}' for n in {NAMED!r} if n in have))"
     )
-    return subprocess.run([python, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+    return ask(python, program)
+
+
+def pytest_in(python: Path) -> list[str]:
+    """Give the beginning of a command that runs tests in an environment."""
+    command = [str(python), "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
+    # What old packages warn of on newer Pythons, and new ones of old Pythons, is not ours to mend.
+    command += ["-W", "default::DeprecationWarning", "-W", "default::PendingDeprecationWarning"]
+    return [*command, "-W", "default:The `version` property of an event schema"]
+
+
+def surroundings() -> dict[str, str]:
+    """Give the environment variables of the tests; the package is imported from this tree."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path}
+
+
+def run_quick(venvs: Path) -> bool:
+    """Run the quick part on the floors, as far as they can be had here; return whether all passed that could run."""
+    passed = True
+    for environment in QUICK_ENVIRONMENTS:
+        if environment.python == f"{sys.version_info[0]}.{sys.version_info[1]}":
+            continue  # the other row has it
+        python = prepare(environment, venvs / re.sub(r"\W+", "-", environment.name))
+        if isinstance(python, str):
+            print(f"{environment.name}, not run: {python}", flush=True)
+            continue
+        print(f"{environment.name}: {versions(python)}", flush=True)
+        tests = [*QUICK, *(QUICK_WITH_TORCH if environment.torch else ())]
+        command = [*pytest_in(python), "--disable-warnings", *tests]
+        done = subprocess.run(command, cwd=ROOT, env=surroundings(), check=False)
+        passed = passed and done.returncode == 0
+    return passed
 
 
 def run(environment: Environment, venvs: Path, tests: list[str], limit: float) -> tuple[list[str], bool]:
@@ -163,20 +282,10 @@ def run(environment: Environment, venvs: Path, tests: list[str], limit: float) -
         tests = [*WITH_LAB] if environment.lab else [*TESTS, *(WITH_TORCH if environment.torch else ())]
     for folder in tests:
         began = time.monotonic()
-        command = [str(python), "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
-        # What old packages warn of on newer Pythons, and new ones of old Pythons, is not ours to mend.
-        command += ["-W", "default::DeprecationWarning", "-W", "default::PendingDeprecationWarning"]
-        command += ["-W", "default:The `version` property of an event schema"]
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        command = [*pytest_in(python), folder]
         try:
             done = subprocess.run(
-                [*command, folder],
-                cwd=ROOT,
-                env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path},
-                capture_output=True,
-                text=True,
-                timeout=limit,
-                check=False,
+                command, cwd=ROOT, env=surroundings(), capture_output=True, text=True, timeout=limit, check=False
             )
             (venvs / f"{python.parents[1].name}-{Path(folder).stem}.log").write_text(done.stdout + done.stderr, "utf-8")
             last = (done.stdout.strip().splitlines() or done.stderr.strip().splitlines() or ["nothing printed"])[-1]
@@ -202,7 +311,10 @@ def main() -> int:
     parser.add_argument("--venvs", type=Path, default=Path(tempfile.gettempdir()) / "gpumem-magic-compat")
     parser.add_argument("--limit", type=float, default=600, help="seconds for one folder of tests")
     parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
+    if arguments.quick:
+        return 0 if run_quick(arguments.venvs) else 1
     table, passed = [time.strftime("%Y-%m-%d", time.gmtime())], True
     for environment in ENVIRONMENTS:
         if arguments.only in environment.name:
