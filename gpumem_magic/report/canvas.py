@@ -74,20 +74,31 @@ class Canvas:
 
     def polygon(self, points: NDArray[np.float64], fill: str, *, alpha: float = 1.0) -> None:
         """Fill a polygon, shape ``(n, 2)``; it closes itself."""
-        self.polygons([points], fill, alpha=alpha)
+        self.polygons(points, np.array([len(points)]), fill, alpha=alpha)
 
-    def polygons(self, parts: Sequence[NDArray[np.float64]], fill: str, *, alpha: float = 1.0) -> None:
-        """Fill several polygons of one colour at once."""
-        if not parts:
+    def polygons(self, points: NDArray[np.float64], stop: NDArray[np.intp], fill: str, *, alpha: float = 1.0) -> None:
+        """Fill several polygons of one colour at once.
+
+        Parameters
+        ----------
+        points
+            Those of all polygons, shape ``(n, 2)``; each closes itself.
+        stop
+            Where each polygon's points end.
+        fill
+            Colour.
+        alpha
+            Opacity.
+        """
+        if not len(points):
             return
         self._colors.append(fill)
-        vertices, codes = [], []
-        for points in parts:
-            vertices += [points, points[:1]]
-            part = np.full(len(points) + 1, LINE, np.uint8)
-            part[0], part[-1] = MOVE, CLOSE
-            codes.append(part)
-        self._surface.fill(np.concatenate(vertices), np.concatenate(codes), fill, alpha)
+        start = np.concatenate([[0], stop[:-1]])
+        vertices = np.insert(points, stop, points[start], axis=0)
+        codes = np.full(len(vertices), LINE, np.uint8)
+        more = np.arange(len(stop))
+        codes[start + more], codes[stop + more] = MOVE, CLOSE
+        self._surface.fill(vertices, codes, fill, alpha)
 
     def line(
         self,

@@ -122,30 +122,35 @@ class _Panel:
             return
         if self.scene.stepped:
             spikes = self.scene.highest
-            self.canvas.polygons(self._runs(x, spikes.astype(float), spikes - self.scene.total), palette.SPIKES)
+            self._layer(x, spikes.astype(float), spikes - self.scene.total, palette.SPIKES)
         top = np.cumsum([band.value for band in bands], axis=0).astype(float)
         for band, high in zip(reversed(bands), reversed(top), strict=True):
-            self.canvas.polygons(self._runs(x, high, band.value), band.color)
+            self._layer(x, high, band.value, band.color)
         # Where steps come close, an outline would paint over the bands.
         if self.scene.stepped and len(x) < _PLOT / 2:
             self.canvas.line(self._stepped(x, top[-1]), palette.FOREGROUND, width=0.6, alpha=0.5)
 
-    def _runs(
-        self, x: NDArray[np.float64], high: NDArray[np.float64], own: NDArray[np.int64]
-    ) -> list[NDArray[np.float64]]:
-        """Cut a layer into the stretches where it is there: elsewhere its edge would tint the layers below."""
+    def _layer(self, x: NDArray[np.float64], high: NDArray[np.float64], own: NDArray[np.int64], color: str) -> None:
+        """Paint a layer where it is there: elsewhere its edge would tint the layers below."""
         if not self.scene.stepped:
             points = np.stack([self.px(x), self.py(high)], axis=1)
-            return [np.concatenate([points, [(points[-1, 0], self.bottom), (points[0, 0], self.bottom)]])]
+            ends = [(points[-1, 0], self.bottom), (points[0, 0], self.bottom)]
+            self.canvas.polygon(np.concatenate([points, ends]), color)
+            return
         there = own * (self.bottom - self.top) > _LEAST_HEIGHT * self.highest
         edges = np.diff(np.concatenate([[False], there, [False]]).astype(np.int8))
-        across = np.append(x, 1.0)
-        parts = []
-        for first, last in zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True):
-            places = np.repeat(across[first : last + 1], 2)[1:-1]
-            points = np.stack([self.px(places), self.py(np.repeat(high[first:last], 2))], axis=1)
-            parts.append(np.concatenate([points, [(points[-1, 0], self.bottom), (points[0, 0], self.bottom)]]))
-        return parts
+        # Each stretch is one polygon: two points a column, two on the axis. There may be hundreds: all at once.
+        first, last, column = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1), np.flatnonzero(there)
+        across, level = self.px(np.append(x, 1.0)), self.py(high)
+        before = 2 * np.arange(len(first))
+        at = 2 * np.arange(len(column)) + np.repeat(before, last - first)
+        end = 2 * np.cumsum(last - first) + before
+        points = np.empty((2 * len(column) + 2 * len(first), 2))
+        points[at, 0], points[at + 1, 0] = across[column], across[column + 1]
+        points[at, 1] = points[at + 1, 1] = level[column]
+        points[end, 0], points[end + 1, 0] = across[last], across[first]
+        points[end, 1] = points[end + 1, 1] = self.bottom
+        self.canvas.polygons(points, end + 2, color)
 
     def _lanes(self) -> None:
         dashes = {"device used": (2, 3), "process used": (7, 3), "host used": (2, 3), "pinned host": (9, 2)}
