@@ -133,8 +133,13 @@ def _run_lines(ledger: Ledger, *, newest_first: bool, top: int) -> list[str]:
         title = "Runs, the highest peak first"
         entries.sort(key=lambda entry: -(entry.peak or 0))
     lines = [title, f"  {'peak':>9} {'stayed':>9} {'freed':>9} {'time':>8}  cell"]
+    runs: dict[str, int] = {}
+    for entry in entries:
+        runs[entry.cell_key] = max(runs.get(entry.cell_key, 0), entry.run)
     for entry in entries[:top]:
-        ended = "" if entry.outcome is Outcome.OK else f"  ({entry.outcome.value})"
+        remarks = [f"run {entry.run} of {runs[entry.cell_key]}"] if runs[entry.cell_key] > 1 else []
+        remarks += [] if entry.outcome is Outcome.OK else [entry.outcome.value]
+        ended = f"  ({', '.join(remarks)})" if remarks else ""
         figures = (_TABLE_UNKNOWN if count is None else format_bytes(count) for count in _figures(entry))
         lines.append(
             f"  {' '.join(f'{figure:>9}' for figure in figures)} "

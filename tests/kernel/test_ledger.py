@@ -94,6 +94,9 @@ def test_the_ledger_tells_runs_of_a_cell_apart_and_who_holds_what(fresh_kernel):
     assert f"8.00 MiB  67%  In [{third.number}]   emb (last used in In [{third.number}])" in alive
     assert f"4.00 MiB  33%  In [{second.number}]   rows[" in alive
     assert f"In [{first.number}]" not in alive.split("made by measured cells")[0]
+    assert "(run 1 of 2)" in next(line for line in runs.splitlines() if f"In [{first.number}]" in line)
+    assert "(run 2 of 2)" in next(line for line in runs.splitlines() if f"In [{second.number}]" in line)
+    assert "run" not in next(line for line in runs.splitlines() if f"In [{third.number}]" in line)
     order = [line.split("`")[0].split()[-1] for line in runs.splitlines()[2:5]]
     assert order == [f"[{cell.number}]" for cell in (third, second, first)]
     newest = fresh_kernel.run("%gpumem_ledger --newest --top 1").text()

@@ -119,6 +119,7 @@ def test_the_ranking_and_the_newest_first(notebook):
     assert [line.split("`")[1] for line in ranked if "`" in line] == ["use(9)", "use(3)"]
     assert ranked[-1] == "  … 1 more: --top 3 shows all"
     assert "(error)" in ranked[3]
+    assert "run" not in ranked[3]
     newest = ledger_text(notebook.ledger, [], newest_first=True).splitlines()
     assert [line.split("`")[1] for line in newest if "`" in line] == ["use(3)", "use(9)", "use(1)"]
 
