@@ -11,6 +11,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+import gpumem_magic
 from gpumem_magic._errors import BadUsageError, GpumemError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def _build_parser() -> argparse.ArgumentParser:
         description="Where did the GPU memory go, and what to do about it. FILE is a torch memory snapshot pickle, "
         "plain, .gz or .xz.",
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {gpumem_magic.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for family in _FAMILIES:
         importlib.import_module(f"{__name__}.{family}").add_parsers(commands)

@@ -66,7 +66,13 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="address to listen on; default this machine only, 0.0.0.0 for all",
     )
     exporter.add_argument("--push", metavar="URL", help="push to this Pushgateway in place of listening")
-    exporter.add_argument("--interval", type=_seconds, default=5.0, metavar="S", help="seconds between readings")
+    exporter.add_argument(
+        "--interval",
+        type=_seconds,
+        default=5.0,
+        metavar="S",
+        help="seconds between readings (default %(default)g, at least 0.1)",
+    )
     exporter.add_argument("--print-systemd", action="store_true", help="print a systemd unit for this command and end")
     exporter.set_defaults(run=_run_exporter)
 

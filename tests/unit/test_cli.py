@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import gpumem_magic
 from gpumem_magic import cli
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,6 +34,13 @@ def test_every_command_explains_itself(name, capsys):
     assert len(commands()[name].description or "") > 30
     for action in commands()[name]._actions:
         assert action.help, f"{name}: {action.dest} has no help"
+
+
+def test_the_version_is_the_packages(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["--version"])
+    assert exit_.value.code == 0
+    assert capsys.readouterr().out == f"gpumem-magic {gpumem_magic.__version__}\n"
 
 
 def test_the_readme_has_every_command():
