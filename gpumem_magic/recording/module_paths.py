@@ -6,7 +6,7 @@ import weakref
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["attribute", "children", "joined", "parts_below"]
+__all__ = ["Parts", "attribute", "children", "joined"]
 
 # How torch.compile's wrapper holds the model: no part of a path that a user would type.
 _COMPILED = "_orig_mod"
@@ -33,20 +33,52 @@ def joined(path: str, name: str) -> str:
     return f"{path}[{name}]" if name.isdigit() else f"{path}.{name}"
 
 
-def parts_below(parent: Any) -> dict[int, tuple[weakref.ref[Any], str]]:
-    """Return how `parent` names each module below it, ``.layers[3].mlp``; by identity, and the nearest name counts."""
-    found: dict[int, tuple[weakref.ref[Any], str]] = {}
-    level, seen = [(parent, "")], {id(parent)}
-    while level:
+class Parts:
+    """How a module names each one below it, ``.layers[3].mlp``; the nearest name counts. Keeps none of them.
+
+    It is read level by level, no deeper than what is asked for.
+
+    Parameters
+    ----------
+    parent
+        The module.
+
+    Attributes
+    ----------
+    is_read
+        Everything was read; what joined the model since then is not known.
+    """
+
+    __slots__ = ("_found", "_level", "_seen", "is_read")
+
+    def __init__(self, parent: Any) -> None:
+        self._found: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._seen = {id(parent)}
+        self._level: list[tuple[weakref.ref[Any], str]] = [(weakref.ref(parent), "")]
+        self.is_read = False
+
+    def path(self, module: Any, *, levels: int = 1_000) -> str | None:
+        """Return the path of a module; None when it is in none of the nearest `levels`."""
+        ref, path = self._found.get(id(module), (None, None))
+        while ref is None or ref() is not module:
+            if self.is_read or levels == 0:
+                return None
+            self._read_level()
+            levels -= 1
+            ref, path = self._found.get(id(module), (None, None))
+        return path
+
+    def _read_level(self) -> None:
         deeper = []
-        for module, path in level:
-            for name, below in children(module).items():
-                if id(below) in seen:
+        for ref, path in self._level:
+            own = attribute(ref(), "_modules")
+            for name, below in list(own.items()) if isinstance(own, dict) else ():
+                if below is None or id(below) in self._seen:
                     continue
-                seen.add(id(below))
-                text = joined(path, name)
+                self._seen.add(id(below))
                 with suppress(TypeError):  # no module, whatever it does there
-                    found[id(below)] = (weakref.ref(below), text)
-                deeper.append((below, text))
-        level = deeper
-    return found
+                    entry = (weakref.ref(below), joined(path, name))
+                    self._found[id(below)] = entry
+                    deeper.append(entry)
+        self._level = deeper
+        self.is_read = not deeper

@@ -11,7 +11,7 @@ import weakref
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from gpumem_magic.recording.module_paths import attribute, joined, parts_below
+from gpumem_magic.recording.module_paths import Parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +28,9 @@ _FIRST_SECONDS = 0.001
 _SHARE = 0.002
 
 
+_NONE: dict[Any, Any] = {}  # of the many nodes that nothing is called from
+
+
 class Node:
     """A call and its callers.
 
@@ -41,16 +44,16 @@ class Node:
     code
         What runs: the end of this code object ends the call.
     kin
-        Calls from here: nodes by the identity of a living module, or of a code object.
-    known
-        Nodes of modules from here, by what they are called.
+        Calls from here: nodes by the identity of a living module or of a code object, and by what they are called.
+    parts
+        What the module's own modules are called, as far as that was asked for.
     strangers
         By class name, how many nodes from here are of modules that no caller holds, and those whose module is gone.
     """
 
     __slots__ = (
-        "below", "code", "is_shared", "kin", "kind", "known", "number", "origin", "parts", "ref", "strangers",
-        "tail", "type_name",
+        "below", "code", "is_shared", "kin", "kind", "number", "origin", "parts", "ref", "strangers", "tail",
+        "type_name",
     )  # fmt: skip
 
     def __init__(self, number: int, below: Node | None, code: CodeType | None, kind: str, type_name: str = "") -> None:
@@ -63,10 +66,9 @@ class Node:
         self.tail = ""
         self.is_shared = False
         self.ref: _Ref | None = None
-        self.parts: dict[int, tuple[weakref.ref[Any], str]] | None = None
-        self.kin: dict[int, Node] = {}
-        self.known: dict[tuple[int, str, str], Node] = {}
-        self.strangers: dict[str, tuple[int, list[Node]]] | None = None  # few have any
+        self.kin: dict[Any, Node] = _NONE
+        self.parts: Parts | None = None
+        self.strangers: dict[str, tuple[int, list[Node]]] | None = None
 
 
 class _Ref(weakref.ref[Any]):
@@ -109,29 +111,32 @@ class CallTree:
     def of_kind(self, top: Node, code: CodeType, kind: str) -> Node:
         """Return the node of a call that is no module's."""
         node = top.kin.get(id(code))
-        if node is None:
-            node = self._add(top, code, kind, kind)
-            if node.number != top.number:
-                top.kin[id(code)] = node
-        return node
+        return node if node is not None else self._add(top, code, kind, kind, id(code))
 
     def of_module(self, top: Node, code: CodeType, module: Any) -> Node:
         """Return the node of a module that `Node.kin` does not have."""
-        origin, tail = self._home(top, module)
         type_name = type(module).__name__
-        if origin is None:
+        caller: Node | None = top
+        path = None
+        while caller is not None:
+            if caller.ref is not None and (parent := caller.ref()) is not None:
+                path = self._path(caller, parent, module)
+                if path is not None:
+                    break
+            caller = caller.below
+        if caller is None or path is None:
             node = self._stranger(top, code, type_name)
         else:
+            origin, tail = caller.origin, caller.tail + path
             meaning = (origin.number, tail, type_name)
-            known = top.known.get(meaning)
-            node = known or self._add(top, code, "module", type_name)
+            node = top.kin.get(meaning) or self._add(top, code, "module", type_name, meaning)
             node.origin, node.tail = origin, tail
-            if node.number != top.number:
-                top.known[meaning] = node
         node.parts = None
         node.ref = ref = _Ref(module, _let_go)
         ref.key, ref.node = id(module), node
         if node.number != top.number:
+            if top.kin is _NONE:
+                top.kin = {}
             top.kin[id(module)] = node
         return node
 
@@ -146,46 +151,35 @@ class CallTree:
         top.strangers[type_name] = (count + 1, free)
         return self._add(top, code, "module", type_name)
 
-    def _add(self, top: Node, code: CodeType, kind: str, type_name: str) -> Node:
+    def _add(self, top: Node, code: CodeType, kind: str, type_name: str, key: Any = None) -> Node:
         if len(self._nodes) >= MAX_NODES:
             self.is_full = True
             return Node(top.number, top, code, kind, type_name)
         node = Node(len(self._nodes), top, code, kind, type_name)
         self._nodes.append(node)
+        if key is not None:
+            if top.kin is _NONE:
+                top.kin = {}
+            top.kin[key] = node
         return node
 
     # Names
 
-    def _home(self, top: Node, module: Any) -> tuple[Node | None, str]:
-        """Return the node that gives a module its name, and the module's path from there; None for a stranger."""
-        caller: Node | None = top
-        while caller is not None:
-            parent = caller.ref() if caller.ref is not None else None
-            path = None if parent is None else self._path(caller, parent, module)
-            if path is not None:
-                return caller.origin, caller.tail + path
-            caller = caller.below
-        return None, ""
-
     def _path(self, caller: Node, parent: Any, module: Any) -> str | None:
-        own = attribute(parent, "_modules")
-        for name, child in own.items() if isinstance(own, dict) else ():
-            if child is module:
-                return joined("", name)
-        found = self._part(caller, module)
-        if found is None:
+        parts = caller.parts
+        if parts is None:
+            parts = caller.parts = Parts(parent)
+        path = parts.path(module)
+        if path is None and parts.is_read:
+            # It may have joined the model since then. Its own modules are few; all of them are looked through again as
+            # far as that is affordable.
+            path = Parts(parent).path(module, levels=1)
             now = perf_counter()
-            # A model is read once in any case, and again when it may have grown, as far as that is affordable.
-            if caller.parts is None or self._spent <= _FIRST_SECONDS + _SHARE * (now - self._began):
-                caller.parts = parts_below(parent)
+            if path is None and self._spent <= _FIRST_SECONDS + _SHARE * (now - self._began):
+                parts = caller.parts = Parts(parent)
+                path = parts.path(module)
                 self._spent += perf_counter() - now
-                found = self._part(caller, module)
-        return found
-
-    @staticmethod
-    def _part(caller: Node, module: Any) -> str | None:
-        ref, path = (caller.parts or {}).get(id(module), (None, None))
-        return path if ref is not None and ref() is module else None
+        return path
 
     def named(self, name_of: Callable[[object], str | None]) -> list[tuple[tuple[str, str, str], ...]]:
         """Return each node's stack, innermost first, with the notebook's names at the beginning of paths.
