@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gpumem_magic.allocator.program import Doubt, Program
     from gpumem_magic.allocator.settings_model import AllocatorSettings, Course
     from gpumem_magic.allocator.verify import Verdict
-    from gpumem_magic.allocator.whatif import Death, Prediction
+    from gpumem_magic.allocator.whatif import Prediction
     from gpumem_magic.trace.model import DeviceTrace, Frame, Trace
 
 __all__ = ["Lab", "most_used"]
@@ -104,7 +104,7 @@ class Lab:
             limit=limit,
             fallbacks=fallbacks,
             foreign=find_foreign(device),
-            quiet=None if emptied == np.count_nonzero(self.program.codes == Op.EMPTY_CACHE) else self._find_quiet,
+            quiet=None if emptied == np.count_nonzero(self.program.codes == Op.EMPTY_CACHE) else self.find_quiet,
             processes=processes,
         )
 
@@ -139,7 +139,8 @@ class Lab:
     def _verify(self, program: Program) -> Verdict:
         return self._repeating(verify)(program)
 
-    def _find_quiet(self) -> NDArray[np.bool_]:
+    def find_quiet(self) -> NDArray[np.bool_]:
+        """Tell before which operations an ``empty_cache`` would have left no event (see `verify.find_quiet`)."""
         return self._repeating(find_quiet)(self.program)
 
     def _repeating(self, do: Callable[..., _T]) -> Callable[[Program], _T]:
@@ -221,12 +222,22 @@ class Lab:
         """Replay the program under each of `settings`, in that order."""
         return self._explorer.predict_all(settings)
 
-    def place(self, death: Death) -> Frame | None:
-        """Return the user's line whose request fails, None when no stack tells."""
-        stack = int(self.device.events.stack[death.event]) if death.event >= 0 else 0
+    def place(self, event: int) -> Frame | None:
+        """Return the user's line at an event, None when no stack tells."""
+        stack = int(self.device.events.stack[event]) if event >= 0 else 0
         frame = user_frame(self.trace.stacks.resolve(stack))
         return None if frame is None or is_native(frame.filename) else frame
 
-    def time_us(self, death: Death) -> int | None:
-        """Return when the recording made the request that fails."""
-        return (int(self.device.events.time_us[death.event]) or None) if death.event >= 0 else None
+    def time_us(self, event: int) -> int | None:
+        """Return when an event was recorded."""
+        return (int(self.device.events.time_us[event]) or None) if event >= 0 else None
+
+    def allocation_after(self, event: int) -> int:
+        """Return the lifetime of the first allocation from an event on, -1 when there is none."""
+        lives = self.history.lifetimes
+        number = int(np.searchsorted(lives.alloc_event, event))
+        return number if number < len(lives) else -1
+
+    def event_of(self, lifetime: int) -> int:
+        """Return the event of an allocation, -1 when it was made before the first event."""
+        return int(self.history.lifetimes.alloc_event[lifetime])

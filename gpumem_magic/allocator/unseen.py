@@ -35,12 +35,13 @@ if TYPE_CHECKING:
 
     Steps = NDArray[np.int64]
 
-__all__ = ["Fatal", "Moments", "search"]
+__all__ = ["EFFORT", "Fatal", "Moments", "search"]
 
-# Replays of a search: so many operations in all, at least the three usual choices, at most this many.
-_MOST_OPERATIONS = 1_500_000
-_MOST_REPLAYS = 40
-_AT_RANDOM = 20
+#: Operations that a search may replay in all: two seconds. The three usual choices are always tried.
+EFFORT = 1_200_000
+_MOST_REPLAYS = 150
+# So many of them, or half, try moments at random, in sets of these sizes.
+_AT_RANDOM = 75
 _SIZES = (1, 2, 4, 8, 16, 32)
 # Sets of moments that are developed further.
 _KEPT = 4
@@ -128,6 +129,7 @@ def search(
     *,
     limit: int,
     survives: Callable[[int], bool] | None,
+    effort: int = EFFORT,
 ) -> Fatal | None:
     """Look for unseen calls with which a program that fits would not.
 
@@ -137,6 +139,8 @@ def search(
         The program, and where calls may be.
     settings, addresses, limit, survives
         As for `Model`.
+    effort
+        See `EFFORT`.
 
     Returns
     -------
@@ -150,25 +154,25 @@ def search(
         model.run()
         return model
 
+    replays = effort // max(len(program.codes), 1)
     tried: list[tuple[int, Steps]] = []
-    for steps in _choices(program, moments, tried):
+    for steps in _choices(program, moments, tried, min(replays, _MOST_REPLAYS)):
         model = play(steps)
         if _fails(model):
-            return _told(program, *_fewest(steps, model, play))
+            return _told(program, *_fewest(steps, model, play, min(replays, _TRIALS)))
         if not tried and not model.emptied:
             return None  # Nothing is cached at any of the moments, so no call there can change anything.
         tried.append((model.need, steps))
     return None
 
 
-def _choices(program: Program, moments: Moments, tried: list[tuple[int, Steps]]) -> Iterator[Steps]:
+def _choices(program: Program, moments: Moments, tried: list[tuple[int, Steps]], replays: int) -> Iterator[Steps]:
     """Yield sets of moments: the usual ones, some at random, and changes to those of `tried` that needed most."""
     yield from moments.usual
-    replays = min(_MOST_OPERATIONS // max(len(program.codes), 1), _MOST_REPLAYS)
     draw = random.Random(len(program.codes))  # noqa: S311 - no secret; the same answer every time
     every = moments.all.tolist()
     for number in range(len(moments.usual), replays):
-        if number < _AT_RANDOM:
+        if number < min(_AT_RANDOM, replays // 2):
             chosen = draw.sample(every, min(_SIZES[number % len(_SIZES)], len(every)))
         else:
             best = sorted(tried, key=lambda one: -one[0])[:_KEPT]
@@ -190,9 +194,8 @@ def _fails(model: Model) -> bool:
     return any(not failure.is_survived for failure in model.failures)
 
 
-def _fewest(steps: Steps, model: _Strained, play: Callable[[Steps], _Strained]) -> tuple[Steps, _Strained]:
+def _fewest(steps: Steps, model: _Strained, play: Callable[[Steps], _Strained], trials: int) -> tuple[Steps, _Strained]:
     """Leave out moments as long as the program still dies: half of them, a quarter, and so on."""
-    trials = min(_TRIALS, _MOST_OPERATIONS // len(model.program.codes))
     parts = 2
     while len(steps) > 1 and parts <= 2 * len(steps):
         for chosen in np.array_split(steps, min(parts, len(steps))):

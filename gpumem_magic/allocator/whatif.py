@@ -17,7 +17,7 @@ from gpumem_magic.allocator.program import Op
 from gpumem_magic.allocator.rounding import round_sizes
 from gpumem_magic.allocator.settings_model import AllocatorSettings
 from gpumem_magic.allocator.sizes import segment_size
-from gpumem_magic.allocator.unseen import Moments, search
+from gpumem_magic.allocator.unseen import EFFORT, Moments, search
 from gpumem_magic.trace.collector import paused_collector
 
 if TYPE_CHECKING:
@@ -150,6 +150,8 @@ class Explorer:
     quiet
         Returns before which operations the program may have emptied the cache without leaving an event
         (`gpumem_magic.allocator.verify.find_quiet`). None: it is known to have made no such call.
+    effort
+        Operations that may be replayed to find out whether such calls would have been fatal.
     processes
         How many processes may replay at once, where that is worth their start. More than one only from a program of
         our own: a notebook's kernel must not be forked or run twice.
@@ -163,11 +165,13 @@ class Explorer:
         fallbacks: frozenset[int] = frozenset(),
         foreign: Sequence[Foreign] = (),
         quiet: Callable[[], NDArray[np.bool_]] | None = None,
+        effort: int = EFFORT,
         processes: int = 1,
     ) -> None:
         self.program = program
         self.limit = limit
         self._quiet = quiet
+        self._effort = effort
         self._processes = processes
         self._driver = partial(Driver, foreign=tuple(foreign))
         self._ensemble = _FEW_ORDERS
@@ -234,6 +238,7 @@ class Explorer:
                 self._driver,
                 limit=self.limit,
                 survives=self._bench.survives,
+                effort=self._effort,
             )
         if fatal is None:
             return found

@@ -95,6 +95,7 @@ def _whatif_json(lab: Lab, results: Sequence[tuple[str, Prediction]]) -> dict[st
                 "dies_at": _death_json(lab, one.dies_at),
                 "retries": one.retries,
                 "unanimous": one.unanimous,
+                "emptied_before": [_event_json(lab, event) for event in one.emptied],
             }
             for text, one in results
         ],
@@ -103,13 +104,14 @@ def _whatif_json(lab: Lab, results: Sequence[tuple[str, Prediction]]) -> dict[st
 
 
 def _death_json(lab: Lab, death: Death | None) -> dict[str, Any] | None:
-    if death is None:
-        return None
-    place = lab.place(death)
+    return None if death is None else {**_event_json(lab, death.event), "bytes": death.size}
+
+
+def _event_json(lab: Lab, event: int) -> dict[str, Any]:
+    place = lab.place(event)
     return {
-        "event": death.event,
-        "time_us": lab.time_us(death),
-        "bytes": death.size,
+        "event": event,
+        "time_us": lab.time_us(event),
         "file": place.filename if place else None,
         "line": place.line if place else None,
         "function": place.name if place else None,

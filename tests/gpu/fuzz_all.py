@@ -2,9 +2,10 @@
 
     python3 tests/gpu/fuzz_all.py same  --out DIR --seconds 200    # thousands of traces, replayed under their setting
     python3 tests/gpu/fuzz_all.py fresh --out DIR --seconds 300    # fresh processes: the truth for other settings
+    python3 tests/gpu/fuzz_all.py unseen --traces 5000             # calls that leave no event, without a GPU
 
-Both print tables and leave in DIR: ``same.txt``, ``same.jsonl``, ``fresh.txt``, and ``fuzz.tar`` with traces that
-deviate, some that fit, and every recording of the fresh processes with its ``truth.json`` (a folder that
+The first two print tables and leave in DIR: ``same.txt``, ``same.jsonl``, ``fresh.txt``, and ``fuzz.tar`` with traces
+that deviate, some that fit, and every recording of the fresh processes with its ``truth.json`` (a folder that
 ``tests/benchmarks/whatif_truth.py`` reads). Nothing else may use the GPU meanwhile.
 """
 
@@ -19,7 +20,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
-from fuzz import fresh, same  # noqa: E402 - the path comes first
+from fuzz import fresh, same, unseen  # noqa: E402 - the path comes first
 
 
 def pack(out: Path) -> None:
@@ -35,7 +36,7 @@ def pack(out: Path) -> None:
 def main() -> int:
     """Do one part."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("part", choices=["same", "fresh", "both", "player", "one"])
+    parser.add_argument("part", choices=["same", "fresh", "both", "unseen", "player", "one"])
     parser.add_argument("--out", type=Path, default=Path("fuzz-results"))
     parser.add_argument("--seconds", type=float, default=200, help="for `both`: two fifths go to the first part")
     parser.add_argument("--traces", type=int, default=4800)
@@ -45,6 +46,9 @@ def main() -> int:
         parser.add_argument(name, type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--lock", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.part == "unseen":
+        print(unseen.main(given.traces, given.processes, given.seconds))
+        return 0
     out = given.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     if given.part == "player":

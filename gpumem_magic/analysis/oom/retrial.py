@@ -17,6 +17,8 @@ __all__ = ["Retrial", "Retry", "retry_in"]
 
 # More events than this take over a second, at the end of a cell that has just failed.
 _MOST_EVENTS = 300_000
+# Operations replayed to look for unseen calls of empty_cache: half a second.
+_EFFORT = 300_000
 
 
 @dataclass(frozen=True)
@@ -86,10 +88,13 @@ def retry_in(trace: Trace) -> Retry:
             return None
         program = lab.program
         most = int(lab.history.reserved[: event + 1].max()) if cap is None else cap
-        upto = program.keeping(np.asarray(program.events <= event))
+        kept = np.asarray(program.events <= event)
+        upto = program.keeping(kept)
         # What failed earlier and was caught is asked for again as well; only what ends the program counts.
-        prediction = Explorer(upto, limit=most).predict(settings)
-        died = prediction.dies_at
+        explorer = Explorer(upto, limit=most, quiet=lambda: lab.find_quiet()[kept], effort=_EFFORT)
+        prediction = explorer.predict(settings)
+        is_doubted = prediction.verdict == "fits_unless_emptied"
+        died = None if is_doubted else prediction.dies_at
         early = died is not None and died.event < event
         # A program that fills memory until it is told to stop fills it differently.
         is_adaptive = early and int(np.count_nonzero(upto.codes == Op.FAIL)) > 1
@@ -99,7 +104,7 @@ def retry_in(trace: Trace) -> Retry:
             low=prediction.low,
             expected=prediction.expected,
             high=prediction.high,
-            fits=None if is_adaptive or not prediction.unanimous else prediction.verdict == "fits",
+            fits=None if is_adaptive or is_doubted or not prediction.unanimous else prediction.verdict == "fits",
             dies_early=early,
             is_exact=lab.exact,
             begins_late=not lab.begins_empty,

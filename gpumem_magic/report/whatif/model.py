@@ -47,7 +47,8 @@ class Row:
     low, expected, high
         Peak reserved bytes, until the end or until the program dies.
     verdict
-        ``"fits"``, ``"oom"`` or ``"oom_unless_fallback"``.
+        ``"fits"``, ``"oom"``, ``"oom_unless_fallback"`` or ``"fits_unless_emptied"``, as in
+        `gpumem_magic.allocator.whatif.Prediction`.
     unanimous
         False when the verdict depends on where the driver puts segments.
     retries
@@ -57,14 +58,17 @@ class Row:
     inert
         Why it was not replayed, or None.
     dies_event, dies_lifetime, dies_bytes, dies_at
-        The first request that fails: its event, lifetime (-1: it failed in the recording too), size, and its line.
+        The first request that fails: its event, lifetime (-1: it failed in the recording too), size, and its line. Of
+        one that fits unless emptied: what then fails.
+    emptied_lifetime, emptied_at
+        Of one that fits unless emptied: the first allocation after the first call that would be fatal, and its line.
     """
 
     conf: str
     low: int
     expected: int
     high: int
-    verdict: Literal["fits", "oom", "oom_unless_fallback"]
+    verdict: Literal["fits", "oom", "oom_unless_fallback", "fits_unless_emptied"]
     unanimous: bool
     retries: int
     is_recorded: bool = False
@@ -73,6 +77,13 @@ class Row:
     dies_lifetime: int = -1
     dies_bytes: int | None = None
     dies_at: str | None = None
+    emptied_lifetime: int = -1
+    emptied_at: str | None = None
+
+    @property
+    def ends_well(self) -> bool:
+        """True when it is expected to run to its end."""
+        return self.verdict in {"fits", "fits_unless_emptied"}
 
 
 @dataclass(frozen=True)
@@ -123,10 +134,10 @@ class Answer:
         """The setting worth changing to, or None when nothing would help.
 
         It must fit wherever the driver puts segments, and give back 2 % and 20 MiB at least in the whole range; where
-        the recorded setting dies, fitting is enough.
+        the recorded setting dies, fitting is enough, and without any other also fitting with a doubt.
         """
         recorded = self.recorded
-        dies = recorded is not None and recorded.verdict != "fits"
+        dies = recorded is not None and not recorded.ends_well
         peak = self.facts.reserved_peak
         worth = max(int(peak * _WORTH), _WORTH_BYTES)
         candidates = [
@@ -134,17 +145,22 @@ class Answer:
             for row in self.rows
             if not row.is_recorded
             and row.inert is None
-            and row.verdict == "fits"
+            and row.ends_well
             and row.unanimous
-            and (dies or row.high <= peak - worth)
+            and (dies or (row.verdict == "fits" and row.high <= peak - worth))
         ]
-        return min(candidates, key=lambda row: (row.expected, row.conf.count(":"), row.high), default=None)
+        return min(
+            candidates,
+            key=lambda row: (row.verdict != "fits", row.expected, row.conf.count(":"), row.high),
+            default=None,
+        )
 
 
 def bare(answer: Answer) -> Answer:
     """Strip source lines and folders, for a report to share."""
-    rows = (
-        row if row.dies_at is None else replace(row, dies_at=_BARE.sub("", row.dies_at.split(" `", 1)[0]))
-        for row in answer.rows
-    )
+    rows = (replace(row, dies_at=_bare(row.dies_at), emptied_at=_bare(row.emptied_at)) for row in answer.rows)
     return replace(answer, rows=tuple(rows))
+
+
+def _bare(place: str | None) -> str | None:
+    return None if place is None else _BARE.sub("", place.split(" `", 1)[0])

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from gpumem_magic.allocator.lab import Lab
     from gpumem_magic.allocator.settings_model import AllocatorSettings
     from gpumem_magic.allocator.whatif import Prediction
-    from gpumem_magic.analysis.model import Analysis, DeviceAnalysis
+    from gpumem_magic.analysis.model import Analysis, DeviceAnalysis, Group
+    from gpumem_magic.analysis.segments import MemoryRecord
+    from gpumem_magic.trace.model import Frame
 
 __all__ = ["SUGGESTED", "Question", "answer_of", "explore", "facts_of", "question_for", "rows_of", "with_line"]
 
@@ -164,9 +166,9 @@ def rows_of(
 def row_of(lab: Lab, conf: str, found: Prediction, *, is_recorded: bool = False) -> Row:
     """Write down what was predicted for one setting; of the recorded one, what is known."""
     death = found.dies_at
-    place = None if death is None else lab.place(death)
+    emptied = lab.allocation_after(found.emptied[0]) if found.emptied else -1
     low, expected, high = found.low, found.expected, found.high
-    if is_recorded and found.verdict == "fits" and (lab.limit is None or lab.limit >= lab.reserved_peak):
+    if is_recorded and found.verdict.startswith("fits") and (lab.limit is None or lab.limit >= lab.reserved_peak):
         low = expected = high = lab.reserved_peak
     return Row(
         conf=conf,
@@ -180,8 +182,14 @@ def row_of(lab: Lab, conf: str, found: Prediction, *, is_recorded: bool = False)
         dies_event=-1 if death is None else death.event,
         dies_lifetime=-1 if death is None else death.lifetime,
         dies_bytes=None if death is None else death.size,
-        dies_at=None if place is None else f"{place.filename}:{place.line}",
+        dies_at=None if death is None else _where(lab.place(death.event)),
+        emptied_lifetime=emptied,
+        emptied_at=_where(lab.place(lab.event_of(emptied))) if emptied >= 0 else None,
     )
+
+
+def _where(place: Frame | None) -> str | None:
+    return None if place is None else f"{place.filename}:{place.line}"
 
 
 def facts_of(lab: Lab) -> Facts:
@@ -287,15 +295,22 @@ def explore(
 
 
 def with_line(row: Row, device: DeviceAnalysis) -> Row:
-    """Name the line whose request fails as the report names it."""
+    """Name lines as the report names them: the one whose request fails, and the one before which a call would come."""
     memory = device.memory
     if row.dies_bytes is None or memory is None:
         return row
-    group = device.oom_group
-    if row.dies_lifetime >= 0:
-        number = int(memory.group[row.dies_lifetime])
-        group = device.groups[number] if number >= 0 else None
+    dies = device.oom_group if row.dies_lifetime < 0 else _group_of(device, memory, row.dies_lifetime)
+    emptied = None if row.emptied_lifetime < 0 else _group_of(device, memory, row.emptied_lifetime)
+    return replace(row, dies_at=_label(dies) or row.dies_at, emptied_at=_label(emptied) or row.emptied_at)
+
+
+def _group_of(device: DeviceAnalysis, memory: MemoryRecord, lifetime: int) -> Group | None:
+    number = int(memory.group[lifetime])
+    return device.groups[number] if number >= 0 else None
+
+
+def _label(group: Group | None) -> str | None:
     if group is None or group.kind not in {"line", "frame"}:
-        return row
+        return None
     where = group.label if group.cell is None else f"{group.cell} {group.label}"
-    return replace(row, dies_at=where if group.source is None else f"{where} `{group.source.strip()}`")
+    return where if group.source is None else f"{where} `{group.source.strip()}`"

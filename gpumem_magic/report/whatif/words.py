@@ -35,6 +35,7 @@ _DEFAULTS = "torch's defaults"
 _VARIABLE = {"cuda": "PYTORCH_CUDA_ALLOC_CONF", "xpu": "PYTORCH_ALLOC_CONF"}
 # Above this share of the reserved peak, live tensors are the answer and settings are not.
 _LIVE_SHARE = 0.9
+_UNLESS_EMPTIED = "unless the program calls torch.cuda.empty_cache() where nothing was cached"
 
 
 def _name(conf: str) -> str:
@@ -52,10 +53,12 @@ def spread(row: Row) -> str:
 
 def outcome(row: Row, *, with_place: bool = True) -> str:
     """Write whether the program would have run to its end."""
-    if row.verdict == "fits":
+    if row.ends_well:
         text = "fits"
         if row.retries:
             text += f", after freeing the cache {format_count(row.retries)} {'time' if row.retries == 1 else 'times'}"
+        if row.verdict != "fits":
+            text += f", {_UNLESS_EMPTIED}"
     else:
         text = "out of memory" if row.verdict == "oom" else "out of memory unless cuDNN falls back"
         if row.dies_bytes is not None:
@@ -67,7 +70,7 @@ def outcome(row: Row, *, with_place: bool = True) -> str:
 
 def _recorded_death(answer: Answer) -> Row | None:
     recorded = answer.recorded
-    return recorded if recorded is not None and recorded.verdict != "fits" else None
+    return recorded if recorded is not None and not recorded.ends_well else None
 
 
 def conclusion(answer: Answer) -> str:
@@ -106,6 +109,8 @@ def _conclusion_of_death(answer: Answer, dead: Row) -> str:
     asked = "" if dead.dies_bytes is None else f", asking for {format_bytes(dead.dies_bytes)}{at}"
     if best is not None:
         ends = ", as far as the recording goes" if dead.dies_lifetime < 0 else ""
+        if best.verdict != "fits":
+            ends += f", {_UNLESS_EMPTIED}"
         return (
             f"with {_name(best.conf)} it fits{limit}{ends}: {format_bytes(best.expected)} reserved. "
             f"With {_name(dead.conf)} it runs out of memory{maybe}{asked}"
@@ -140,7 +145,21 @@ def cautions(answer: Answer) -> list[str]:
             "without stacks (--stacks python) requests that cuDNN can do without are not told from others: "
             "what is called out of memory may be survived"
         )
+    doubted = [row for row in answer.rows if row.verdict == "fits_unless_emptied"]
+    if doubted:
+        lines.append(_about_unseen_calls(doubted[0]))
     return lines
+
+
+def _about_unseen_calls(row: Row) -> str:
+    before = "" if row.emptied_at is None else f" before {row.emptied_at}"
+    asked = "" if row.dies_bytes is None else f", asking for {format_bytes(row.dies_bytes)}"
+    at = "" if row.dies_at is None else f" at {row.dies_at}"
+    return (
+        "a torch.cuda.empty_cache() that has nothing to give back leaves no event. Under another setting or limit it "
+        f"may give something back, and what follows then lies elsewhere: with such a call{before}, {_name(row.conf)} "
+        f"runs out of memory{asked}{at}. A program that makes none fits"
+    )
 
 
 def paste_lines(conf: str, device: str) -> list[tuple[str, str]]:
@@ -209,7 +228,7 @@ def plain(answer: Answer) -> dict[str, Any]:
         "cap": None if answer.cap is None else asdict(answer.cap),
         "rows": [plain_row(facts.reserved_peak, row) for row in answer.rows],
         "best": None if best is None else best.conf,
-        "recordedDies": recorded is not None and recorded.verdict != "fits",
+        "recordedDies": recorded is not None and not recorded.ends_well,
         "conclusion": conclusion(answer),
         "paste": []
         if best is None
@@ -232,7 +251,7 @@ def _cells(answer: Answer) -> list[list[str]]:
             continue
         change = format_bytes(row.expected - facts.reserved_peak, signed=True)
         # One that died on the way is no comparison.
-        known = [spread(row), change] if row.verdict == "fits" else ["until then", ""]
+        known = [spread(row), change] if row.ends_well else ["until then", ""]
         cells = [name, format_bytes(row.expected), *known, format_count(row.retries)]
         rows.append(cells if answer.cap is None else [*cells, outcome(row)])
     return rows
@@ -293,7 +312,7 @@ def _row_html(answer: Answer, row: Row, scale: int) -> str:
         return (
             f'<tr><td style="{_TD}">{name}</td><td colspan="5" style="{_TD};opacity:.7">{escape(row.inert)}</td></tr>'
         )
-    fits = row.verdict == "fits"
+    fits = row.ends_well
     colour = "#c0392b" if not fits else "#2e8b57" if row is best else "#7f8c9a"
     width = round(100 * row.expected / scale, 1) if scale else 0
     bar = (

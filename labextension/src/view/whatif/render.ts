@@ -31,7 +31,8 @@ export function table(rows: readonly WhatIfRow[], answer: WhatIf | null, device:
   const cap = answer?.cap != null && answer.cap.bytes <= most * 1.5 ? answer.cap.bytes : null;
   const scale = Math.max(most, cap ?? 0) * 1.02 || 1;
   const limited = answer?.cap != null;
-  const spread = rows.some(row => row.spread !== '');
+  // What dies or changes nothing shows no range.
+  const spread = rows.some(row => row.spread !== '' && row.inert === null && fits(row));
   const head = (text: string, className: string | null = 'n'): HTMLElement =>
     h('th', { class: className, scope: 'col' }, text);
   return h(
@@ -66,10 +67,13 @@ interface Look {
   spread: boolean;
 }
 
+/** Expected to run to its end. */
+const fits = (row: WhatIfRow): boolean => row.verdict === 'fits' || row.verdict === 'fits_unless_emptied';
+
 function line(row: WhatIfRow, look: Look): HTMLElement {
   const { answer } = look;
   const best = answer !== null && answer.best === row.conf && !row.recorded;
-  const dies = row.verdict !== 'fits';
+  const dies = !fits(row);
   const mark = row.recorded ? 'in force' : best ? 'best' : '';
   const name = h(
     'td',
@@ -86,7 +90,7 @@ function line(row: WhatIfRow, look: Look): HTMLElement {
     formatBytes(row.expected),
     dies ? h('small', { class: 'muted' }, ' until then') : null
   );
-  const says = look.limited || dies || row.retries > 0;
+  const says = look.limited || row.verdict !== 'fits' || row.retries > 0;
   return h(
     'tr',
     { class: best ? 'best' : null },
@@ -101,17 +105,17 @@ function line(row: WhatIfRow, look: Look): HTMLElement {
 
 /** Differences under half a percent are no colour's worth; what died on the way is no comparison. */
 function changeCell(row: WhatIfRow, recorded: number): HTMLElement {
-  if (row.verdict !== 'fits' || row.recorded) return h('td', { class: 'n' });
+  if (!fits(row) || row.recorded) return h('td', { class: 'n' });
   const tone = Math.abs(row.change) <= recorded * 0.005 ? '' : row.change < 0 ? ' less' : ' more';
   return h('td', { class: `n${tone}` }, row.change === 0 ? 'the same' : formatBytes(row.change, true));
 }
 
 function bars(row: WhatIfRow, look: Look, best: boolean): HTMLElement {
   const share = (bytes: number): string => `${Math.min(100, (100 * bytes) / look.scale).toFixed(2)}%`;
-  const bar = h('i', { class: row.verdict !== 'fits' ? 'bad' : best ? 'best' : row.recorded ? 'now' : null });
+  const bar = h('i', { class: !fits(row) ? 'bad' : best ? 'best' : row.recorded ? 'now' : null });
   bar.style.width = share(row.expected);
   const marks: HTMLElement[] = [];
-  if (row.spread !== '' && row.verdict === 'fits') {
+  if (row.spread !== '' && fits(row)) {
     const range = h('u');
     range.style.insetInlineStart = share(row.low);
     range.style.width = share(row.high - row.low);

@@ -218,6 +218,25 @@ test('a file shows what it carries, or says how to get it', () => {
   expect(bare.element.textContent).toContain('--whatif');
 });
 
+test('what fits with a doubt is compared like what fits, and says its doubt', () => {
+  const doubted = row('max_split_size_mb:128', {
+    verdict: 'fits_unless_emptied',
+    expected: 3 * GIB,
+    change: -GIB,
+    outcome: 'fits, unless the program calls torch.cuda.empty_cache() where nothing was cached'
+  });
+  const tab = new WhatIfTab(
+    session({ whatIf: { ...ANSWER, best: null, rows: [row('', { recorded: true }), doubted] } }),
+    null
+  );
+  tab.show();
+  const last = texts(tab, 'tbody tr').pop();
+  expect(last).toContain('1.00 GiB');
+  expect(last).toContain('where nothing was cached');
+  expect(last).not.toContain('until then');
+  expect(tab.element.querySelector('tbody .bad')).toBe(null);
+});
+
 test('there is no tab where nothing can be replayed', () => {
   expect(new WhatIfTab(session({ mapped: false, notReplayed: 'cpu' }), new Kernel()).available()).toBe(false);
   expect(new WhatIfTab(session(), new Kernel()).available()).toBe(true);
