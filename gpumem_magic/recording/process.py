@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CALM_SECONDS", "QUICK_SECONDS", "ProcessWatch"]
 
-# Half the shortest allocation that a person would call a peak; beside torch, as often as the live line.
+# Half the shortest time that a person would call a peak; beside torch, which has more to tell, seven times a second.
 QUICK_SECONDS = 0.02
 CALM_SECONDS = 0.14
 _CHILDREN_SECONDS = 0.25
