@@ -1,7 +1,8 @@
 // Bundles the view for the two places outside the JupyterLab extension: the notebook widget and the standalone HTML.
 // Everything is inlined: neither file loads anything at run time. What went in is written to lib/*.meta.json, from which
-// hatch_build.py collects the licences.
-import { mkdir, writeFile } from 'node:fs/promises';
+// hatch_build.py collects the licences. The extension's own modules are only translated, into lib/, for JupyterLab's
+// builder. Types are checked by `jlpm lint`: an installation need not wait for that.
+import { mkdir, readdir, writeFile } from 'node:fs/promises';
 import { build } from 'esbuild';
 
 const minify = process.argv.includes('--minify');
@@ -25,4 +26,13 @@ async function bundle(name, format) {
   await writeFile(`lib/${name}.meta.json`, JSON.stringify(metafile));
 }
 
-await Promise.all([bundle('widget', 'esm'), bundle('report', 'iife')]);
+async function translate() {
+  const names = await readdir('src', { recursive: true });
+  const sources = names.filter(
+    name => name.endsWith('.ts') && !name.endsWith('.test.ts') && !name.startsWith('testing')
+  );
+  const entryPoints = sources.map(name => `src/${name}`);
+  await build({ entryPoints, outbase: 'src', outdir: 'lib', format: 'esm', charset: 'utf8', target: shared.target });
+}
+
+await Promise.all([bundle('widget', 'esm'), bundle('report', 'iife'), translate()]);

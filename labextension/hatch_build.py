@@ -33,7 +33,6 @@ _SOURCES = (
     "schema",
     "src",
     "style",
-    "tsconfig.build.json",
     "tsconfig.json",
     "yarn.lock",
 )

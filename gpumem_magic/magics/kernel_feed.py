@@ -4,8 +4,8 @@ Nothing is executed for it. The kernel has one comm of a fixed id, which no fron
 know the id read its messages, and the others ignore them. A front end that comes later (a page that was loaded again)
 finds the comm in the kernel's list and asks on it.
 
-Messages go out when the extension is loaded, at the end of each cell, and once a second while a cell runs that uses
-CUDA. No comm exists where no Jupyter server started the kernel.
+Messages go out when the extension is loaded, at the end of each cell, and once a second while a cell runs, where CUDA
+is in use or the ledger has something. No comm exists where no Jupyter server started the kernel.
 """
 
 from __future__ import annotations
@@ -141,7 +141,8 @@ class KernelFeed:
         if os.getpid() != self._process:
             return False
         numbers = read_now(self._known)
-        if numbers:
+        # A page that was loaded again meanwhile has asked, and its question waits behind the cell.
+        if numbers or self._keeper.entries:
             self._send(numbers)
         return True
 

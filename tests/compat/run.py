@@ -185,7 +185,8 @@ def borrow_torch(python: Path) -> str | None:
             if name == "torch":
                 return "no torch in the environment that runs this"
             continue  # for another platform
-        waiting += [re.split(r"[^\w.-]", wanted, maxsplit=1)[0] for wanted in distribution.requires or ()]
+        needed = (wanted for wanted in distribution.requires or () if not re.search(r"\bextra\s*==", wanted))
+        waiting += [re.split(r"[^\w.-]", wanted, maxsplit=1)[0] for wanted in needed]
         root = Path(str(distribution.locate_file("")))
         for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
             try:

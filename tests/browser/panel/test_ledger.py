@@ -62,6 +62,16 @@ def test_the_ledger_shows_after_a_run_after_a_reload_and_not_after_a_restart(
     jupyter.wait_for_kernel(page)
     page.evaluate(OPEN)
     assert ledger(page) == expected
+    # Nor need it wait for the end of a cell that runs meanwhile.
+    kernel = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel"
+    page.evaluate(f"async () => {{ void {kernel}.requestExecute({{code: 'import time\\ntime.sleep(600)'}}); }}")
+    page.wait_for_function(f"() => {kernel}.status === 'busy'")
+    jupyter.open(page, "a.ipynb")
+    page.evaluate(OPEN)
+    assert ledger(page) == expected
+    assert page.evaluate(f"() => {kernel}.status") != "idle"
+    page.evaluate(f"async () => {{ await {kernel}.interrupt(); }}")
+    page.wait_for_function(f"() => {kernel}.status === 'idle'")
     # Another notebook's kernel has nothing to say, and is not troubled.
     page.evaluate("async () => { await window.jupyterapp.commands.execute('docmanager:open', {path: 'plain.ipynb'}); }")
     page.wait_for_function(f"() => document.querySelectorAll('{RUNS}').length === 0")

@@ -2,7 +2,7 @@
 
 import type { Message } from '../messages';
 import type { ViewContext } from './context';
-import { button, element, setAttribute, setHidden, setText } from './dom';
+import { button, element, setAttribute, setHidden, setSentence, setText } from './dom';
 
 export class Banner {
   readonly node = element('div', 'gpumem-banner');
@@ -21,7 +21,7 @@ export class Banner {
   update(message: Message | null): void {
     setHidden(this.node, message === null);
     setAttribute(this.node, 'data-level', message?.level ?? null);
-    setText(this._text, message?.text ?? '');
+    setSentence(this._text, message?.text ?? '');
     setText(this._command, message?.command ?? '');
     setHidden(this._line, !message?.command);
   }

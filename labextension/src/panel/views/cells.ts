@@ -3,7 +3,17 @@
 import { formatAge, formatBytes } from '../format';
 import type { AliveOnDevice, AliveRow, CellEntry, KernelNumbers } from '../kernelNumbers';
 import { bytesText, type ViewContext } from './context';
-import { button, element, type ItemView, KeyedList, setAttribute, setHidden, setText, uniqueId } from './dom';
+import {
+  button,
+  element,
+  type ItemView,
+  KeyedList,
+  setAttribute,
+  setHidden,
+  setSentence,
+  setText,
+  uniqueId
+} from './dom';
 
 /** Brings a cell into view. */
 export type Jump = (cellId: string) => void;
@@ -129,7 +139,7 @@ class RunView implements ItemView<CellEntry> {
     const notes = [...(cell.outcome && cell.outcome !== 'ok' ? [this._outcome(cell.outcome)] : []), cell.leak];
     const note = notes.filter(words => words !== null).join(' · ');
     setHidden(this._note, note === '');
-    setText(this._note, note);
+    setSentence(this._note, note);
   }
 
   private _outcome(outcome: string): string {

@@ -8,7 +8,7 @@ import { asHost, type Bar, deviceBar, fullness, restOf } from '../segments';
 import { BarView } from './bar';
 import { Card } from './card';
 import { pairText, type ViewContext } from './context';
-import { element, type ItemView, KeyedList, setHidden, setText } from './dom';
+import { element, type ItemView, KeyedList, setHidden, setSentence, setText } from './dom';
 import { GraphView } from './graph';
 import { OwnerList } from './owners';
 import { Value } from './value';
@@ -34,7 +34,7 @@ class Note implements ItemView<string> {
   readonly node = element('li', 'gpumem-note');
 
   update(text: string): void {
-    setText(this.node, text);
+    setSentence(this.node, text);
   }
 }
 
@@ -166,7 +166,7 @@ export class DeviceCard implements ItemView<DeviceState> {
     setHidden(this._silence, !silent);
     if (silent) {
       const reason = device.missing.memoryTotal ?? device.missing.memoryUsed ?? Object.values(device.missing)[0];
-      setText(
+      setSentence(
         this._silence,
         reason ? trans.__('No values: %1.', reason) : trans.__('This device gives no values, and no reason.')
       );

@@ -17,6 +17,27 @@ export function setText(node: Node, text: string): void {
   }
 }
 
+const sentences = new WeakMap<Node, string>();
+
+/** A sentence as text without the backquotes around its code, for where there is only text. */
+export function spoken(sentence: string): string {
+  return sentence.replace(/`([^`]+)`/g, '$1');
+}
+
+/** A sentence whose backquoted parts are code. */
+export function setSentence(node: HTMLElement, sentence: string): void {
+  if (sentences.get(node) === sentence) {
+    return;
+  }
+  sentences.set(node, sentence);
+  const parts = sentence.split(/`([^`]+)`/);
+  // Code may be of any script: its direction must not turn the words around it.
+  const nodes = parts.map((part, at) =>
+    at % 2 === 0 ? part : element('code', 'gpumem-quoted', element('bdi', '', part))
+  );
+  node.replaceChildren(...nodes.filter(part => part !== ''));
+}
+
 /** Set an attribute, or remove it with null. */
 export function setAttribute(node: Element, name: string, value: string | null): void {
   if (node.getAttribute(name) === value) {

@@ -9,6 +9,7 @@ import { MonitorModel } from '../model';
 import { parseState } from '../parse';
 import type { FeedMessage, State } from '../protocol';
 import type { Actions } from './context';
+import { spoken } from './dom';
 import { PanelView } from './panelView';
 import { Tip } from './tip';
 
@@ -78,13 +79,15 @@ describe.each(Object.entries(FAULTS))('%s', (_name, wire) => {
     model.apply(tickOf(state));
     expect(cards(node)).toHaveLength(state.devices.length);
     for (const text of [...before, ...lines(node)]) {
-      expect(text).not.toMatch(/NaN|undefined|null|\[object|Infinity/);
+      expect(text).not.toMatch(/NaN|undefined|null|\[object|Infinity|`/);
     }
     const banner = node.querySelector('.gpumem-banner:not([hidden])');
     const foreign = state.devices.some(device => device.processes.some(process => process.owner === 'foreign'));
     expect(banner === null).toBe(state.problem === null && !foreign);
     if (state.problem !== null) {
-      expect(banner?.textContent).toContain(state.problem);
+      expect(banner?.textContent).toContain(spoken(state.problem));
+      const quoted = [...(banner?.querySelectorAll('code.gpumem-quoted') ?? [])].map(code => code.textContent);
+      expect(quoted).toEqual([...state.problem.matchAll(/`([^`]+)`/g)].map(match => match[1]));
     }
     for (const [at, card] of cards(node).entries()) {
       const device = state.devices[at];

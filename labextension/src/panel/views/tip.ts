@@ -5,7 +5,7 @@
  */
 
 import type { IDisposable } from '@lumino/disposable';
-import { element, setText } from './dom';
+import { element, setSentence } from './dom';
 
 export class Tip implements IDisposable {
   constructor(private readonly _root: HTMLElement) {
@@ -43,7 +43,7 @@ export class Tip implements IDisposable {
     if (!this._node.isConnected) {
       document.body.append(this._node);
     }
-    setText(this._node, text);
+    setSentence(this._node, text);
     this._node.hidden = false;
     const { width, height } = this._node.getBoundingClientRect();
     const left = Math.max(4, Math.min(x - width / 2, window.innerWidth - width - 4));
