@@ -19,6 +19,10 @@ __all__ = ["ending", "nothing_sentence", "place_text", "sentence"]
 
 # Less unused reserve than this is how the allocator works, not news.
 _WORTH_NAMING = 256 * 1024 * 1024
+# A line that holds less of the peak only came last.
+_HARDLY = 0.01
+# A line that holds less of it is no answer either.
+_MUCH = 0.2
 
 
 def _peak(device: DeviceAnalysis, *, named: bool) -> str:
@@ -63,6 +67,10 @@ def _stayed(device: DeviceAnalysis) -> str:
 def _peak_and_stayed(device: DeviceAnalysis, peak: str) -> list[str]:
     """Put both together; a line that reached the peak and holds what stayed is named once."""
     stayed = _stayed(device)
+    holder = _holder(device)
+    if holder and f"({holder})" not in stayed:
+        # The line that came last is hardly the one to look at.
+        peak = f"{peak} ({holder})"
     group = None if device.peak_group is None else device.groups[device.peak_group]
     if group is not None and device.headline.stayed and group.kind in {"line", "frame"}:
         here = place_text(group)
@@ -72,6 +80,20 @@ def _peak_and_stayed(device: DeviceAnalysis, peak: str) -> list[str]:
                 return [peak, "all of it stayed"]
             return [peak.removesuffix(f" at {here}"), stayed.replace(owner, f", both at {here}", 1)]
     return [peak, stayed] if stayed else [peak]
+
+
+def _holder(device: DeviceAnalysis) -> str:
+    """Say who holds most at a peak that was reached by a line with next to nothing of it; nothing where that is said."""
+    peak = device.headline.allocated_peak
+    if not peak or device.peak_group is None or device.groups[device.peak_group].kind not in {"line", "frame"}:
+        return ""
+    own = sum(row.bytes for row in device.peak if row.group == device.peak_group)
+    top = max(device.peak, key=lambda row: row.bytes, default=None)
+    if top is None or own >= _HARDLY * peak or top.bytes < _MUCH * peak:
+        return ""
+    if device.groups[top.group].kind == "before":
+        return f"{top.bytes / peak:.0%} of it from before the cell"
+    return _main_owner(device, [top], peak)
 
 
 def _freed(device: DeviceAnalysis) -> str:

@@ -110,10 +110,12 @@ def _discloses(analysis: Analysis, interner: Interner) -> str:
     paths.update(group.file for device in analysis.devices for group in device.groups if group.file is not None)
     if not lines and not paths:
         return "Contains no source and no file paths."
-    return (
-        f"Contains {len(lines)} {'line' if len(lines) == 1 else 'lines'} of source "
-        f"and {len(paths)} file {'path' if len(paths) == 1 else 'paths'}."
-    )
+    counted = [
+        f"{len(found)} {name if len(found) == 1 else f'{name}s'}{of}"
+        for found, name, of in ((lines, "line", " of source"), (paths, "file path", ""))
+        if found
+    ]
+    return f"Contains {' and '.join(counted)}{'' if lines else ', no source'}."
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,24 @@ def test_a_plain_cell():
     )
 
 
+def test_a_line_that_only_came_last_is_not_all_that_is_said_of_the_peak():
+    story = Story()
+    most = story.alloc(300 * MIB)
+    last = story.alloc(MIB)
+    story.free(most)
+    story.free(last)
+    assert sentence([device(story, {0: here(2), 1: here(4)})], recording()) == (
+        "Peak 301 MiB at line 4 `loss.backward()` (allocated at line 2 `a = make()`), nothing stayed."
+    )
+    story = Story()
+    story.old(300 * MIB)
+    last = story.alloc(MIB)
+    story.free(last)
+    assert "at line 4 `loss.backward()` (100% of it from before the cell)" in sentence(
+        [device(story, {0: here(4)})], recording()
+    )
+
+
 def test_nothing_stayed():
     story = Story()
     story.free(story.alloc(MIB))

@@ -8,6 +8,8 @@ import { download, fileName } from './save';
 export interface SaveItem {
   label: string;
   act: () => void;
+  /** Why it cannot be had here. */
+  refused?: string | null;
 }
 
 const KINDS = [
@@ -37,9 +39,18 @@ export class Exports {
   }
 
   get items(): SaveItem[] {
-    if (this.#channel !== null) return KINDS.map(kind => ({ label: kind[1], act: () => this.#ask(kind) }));
+    if (this.#channel !== null)
+      return KINDS.map(kind => ({ label: kind[1], act: () => this.#ask(kind), refused: this.#refused(kind[0]) }));
     if (!this.#standalone || typeof CompressionStream === 'undefined') return [];
     return [{ label: KINDS[1][1], act: () => void this.#bare() }];
+  }
+
+  #refused(what: (typeof KINDS)[number][0]): string | null {
+    const { devices } = this.#session.document.header;
+    // Without addresses there were no events of torch's caching allocator, which is all that its viewer knows.
+    return what === 'snapshot' && !devices.some(device => device.mapped === true)
+      ? 'it reads events of a GPU’s allocator'
+      : null;
   }
 
   #ask(kind: (typeof KINDS)[number]): void {

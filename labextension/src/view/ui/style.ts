@@ -78,6 +78,7 @@ export const STYLE = `
   background: var(--gm-raised); border: 1px solid var(--gm-border); border-radius: 7px; box-shadow: 0 6px 20px rgb(0 0 0 / .22); }
 .menu > div.open { display: flex; }
 .menu > div button { text-align: start; border-color: transparent; }
+.gm .menu button:disabled { color: var(--gm-muted); cursor: default; max-width: 260px; white-space: normal; }
 
 .picture { position: relative; height: calc(320px + var(--gm-extra, 0px)); min-height: 180px; max-height: 1200px; overflow: hidden; resize: vertical; touch-action: pan-y; }
 .minimap { position: relative; height: 40px; touch-action: none; cursor: ew-resize; }

@@ -160,20 +160,20 @@ export class Toolbar {
       'aria-haspopup': 'menu',
       'aria-expanded': 'false'
     });
-    const item = (label: string, act: () => void): HTMLElement =>
+    const item = (label: string, act: () => void, refused: string | null = null): HTMLElement =>
       button(
-        label,
+        refused === null ? label : `${label}: no, ${refused}`,
         () => {
           open(false);
           act();
         },
-        { role: 'menuitem' }
+        { role: 'menuitem', disabled: refused !== null }
       );
     items.append(
       item('Picture as PNG', () => this.#actions.savePng()),
       item('Picture as SVG', () => this.#actions.saveSvg()),
       item('Copy the table', () => this.#actions.copyTable()),
-      ...this.#actions.files.map(({ label, act }) => item(label, act))
+      ...this.#actions.files.map(({ label, act, refused }) => item(label, act, refused))
     );
     const menu = h('span', { class: 'menu' }, trigger, items);
     menu.addEventListener('focusout', event => {
