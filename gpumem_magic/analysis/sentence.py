@@ -83,7 +83,7 @@ def _peak_and_stayed(device: DeviceAnalysis, peak: str) -> list[str]:
 
 
 def _holder(device: DeviceAnalysis) -> str:
-    """Say who holds most at a peak that was reached by a line with next to nothing of it; nothing where that is said."""
+    """Say who holds most of a peak that a line with next to nothing of it reached; nothing where there is no need."""
     peak = device.headline.allocated_peak
     if not peak or device.peak_group is None or device.groups[device.peak_group].kind not in {"line", "frame"}:
         return ""
