@@ -1,4 +1,4 @@
-"""Reference cycles among objects that nothing named reaches: late, not lost."""
+"""Who holds objects that nothing named reaches: a reference cycle (late, not lost), something alive, or only C code."""
 
 from __future__ import annotations
 
@@ -6,70 +6,97 @@ import gc
 import sys
 import time
 import types
-from collections import deque
-from typing import TYPE_CHECKING
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from gpumem_magic.holders.edges import describe_chain
+from gpumem_magic.holders.suspended import running_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-__all__ = ["closure_above", "find_cycles"]
+__all__ = ["Climb", "climb", "closure_above"]
 
 # The collector compares every reference of the process with each object that it is asked about.
 _FEW = 32
 # From so many on, going once through all objects is the shorter way.
 _MANY = 640
-# A cycle of more objects than this is not found; without a bound, the search climbs through every library.
+# With more objects above it than this, an object's holders are not all known; without a bound, the search climbs
+# through every library.
 _MOST_ABOVE = 400
 
 
-def find_cycles(
-    targets: Sequence[object], reached: Mapping[int, object], own: Iterable[object], deadline: float
-) -> dict[int, str]:
-    """Find cycles that keep `targets` alive.
+class Climb(NamedTuple):
+    """What was found above an object.
+
+    Attributes
+    ----------
+    kind
+        ``"cycle"`` (a cycle and nothing else), ``"alive"`` (something that lives holds it), ``"outside"`` (the topmost
+        object is held by C code alone), ``"unsure"`` (a cycle, but not all holders are known).
+    path
+        The cycle as a path, ``Net.fn → function (closure variable `self`) → Net``, else the path to the object.
+    chain
+        For all but cycles, the objects from the topmost one down.
+    """
+
+    kind: Literal["cycle", "alive", "outside", "unsure"]
+    path: str
+    chain: tuple[object, ...] = ()
+
+
+def climb(
+    targets: Sequence[object],
+    is_alive: Callable[[object], bool],
+    own: Iterable[object],
+    uncounted: Collection[int],
+    deadline: float,
+) -> dict[int, Climb]:
+    """Find what keeps `targets` alive.
 
     Parameters
     ----------
     targets
         Objects that no root reaches, the largest first.
-    reached
-        Objects that a root reaches, by id.
+    is_alive
+        Tells whether an object certainly lives.
     own
         Objects of the scan itself, which are no holders.
+    uncounted
+        Ids of objects that the scan refers to: their references are not counted.
     deadline
         ``time.monotonic()`` after which no further one is looked for.
 
     Returns
     -------
     dict
-        ``id(target)`` → the cycle as a path, ``Net.fn → function (closure variable `self`) → Net``. Targets without
-        one are left out.
+        By ``id(target)``. Targets above which there is nothing in Python are left out.
     """
-    skip = {*map(id, own), id(targets), id(own), *reached, *_running_frames()}
-    above = _Above(skip, deadline)
+    above = _Above({*map(id, own), id(targets), id(own), *_running()}, is_alive, deadline)
     if len(targets) <= _MANY:
         for first in range(0, len(targets), _FEW):
             above.look(targets[first : first + _FEW])
     else:
-        above.look_at_everything()
-    return {id(target): path for target in targets if (path := _cycle_above(target, above)) is not None}
+        above.look_at_everything(targets)
+    return {id(target): found for target in targets if (found := _judge(id(target), above, uncounted)) is not None}
 
 
 class _Above:
     """Who holds what, as ids: lists of objects would themselves be holders."""
 
-    def __init__(self, skip: set[int], deadline: float) -> None:
+    def __init__(self, skip: set[int], is_alive: Callable[[object], bool], deadline: float) -> None:
         self.objects: dict[int, object] = {}
-        self._holders: dict[int, list[int]] = {}
+        self.alive: set[int] = set()
+        self.is_complete = True
+        self.holders: dict[int, list[int]] = {}
         self._skip = skip
+        self._is_alive = is_alive
         self._deadline = deadline
         skip.update((id(self.objects), id(self), id(self.__dict__)))
 
-    def holders(self, value: object) -> Iterator[object]:
-        """Yield the known holders of an object."""
-        for number in self._holders.get(id(value), ()):
-            yield self.objects[number]
+    def these(self, numbers: Iterable[int]) -> tuple[object, ...]:
+        """Return objects by their ids."""
+        return tuple(self.objects[number] for number in numbers)
 
     def look(self, targets: Sequence[object]) -> None:
         """Ask the collector who refers to the targets, to those, and so on upwards: milliseconds a level."""
@@ -78,83 +105,123 @@ class _Above:
         known = set(map(id, frontier))
         for value in frontier:
             self.objects[id(value)] = value
-        while frontier and len(known) < _MOST_ABOVE and time.monotonic() < self._deadline:
+        while frontier:
+            if len(known) >= _MOST_ABOVE or time.monotonic() > self._deadline:
+                self.is_complete = False
+                return
             self._skip.add(id(frontier))
             found = gc.get_referrers(*frontier[:_FEW])
             self._skip.add(id(found))
             rest = frontier[_FEW:]
             for holder in found:
-                if not self._counts(holder):
+                if id(holder) in self._skip:
                     continue
                 self._note(holder, known)
                 if id(holder) not in known:
                     known.add(id(holder))
-                    rest.append(holder)
+                    if self._is_alive(holder):
+                        self.alive.add(id(holder))
+                    else:
+                        rest.append(holder)
             frontier = rest
-            if all(_cycle_above(target, self) is not None for target in targets):
-                return
 
-    def look_at_everything(self) -> None:
+    def look_at_everything(self, targets: Iterable[object]) -> None:
         """Go through all objects once, for many targets."""
         everything = gc.get_objects()
         self._skip.add(id(everything))
+        for target in targets:
+            self.objects[id(target)] = target
         for count, value in enumerate(everything):
             if count % 4096 == 0 and time.monotonic() > self._deadline:
+                self.is_complete = False
                 return
-            if self._counts(value):
+            if id(value) not in self._skip:
                 self._note(value, None)
-
-    def _counts(self, value: object) -> bool:
-        if id(value) in self._skip or issubclass(type(value), (types.ModuleType, type)):
-            return False
-        # The globals of a module hold everything that is in it.
-        return not (type(value) is dict and "__builtins__" in value)
+                if self._is_alive(value):
+                    self.alive.add(id(value))
 
     def _note(self, holder: object, known: set[int] | None) -> None:
         for child in gc.get_referents(holder):
             if known is None or id(child) in known:
-                holders = self._holders.setdefault(id(child), [])
+                holders = self.holders.setdefault(id(child), [])
                 if not holders or holders[-1] != id(holder):
                     holders.append(id(holder))
                     self.objects[id(holder)] = holder
 
 
-def _running_frames() -> set[int]:
+def _running() -> set[int]:
     """Return the ids of frames that run now: they end by themselves."""
-    found = set()
-    for frame in sys._current_frames().values():  # noqa: SLF001 - the documented way to see other threads
-        current: types.FrameType | None = frame
-        while current is not None:
-            found.add(id(current))
-            current = current.f_back
-    return found
+    return {id(frame) for _, frame in running_frames()}
 
 
-def _cycle_above(target: object, above: _Above) -> str | None:
-    """Walk upwards from `target` until an object comes twice."""
-    below: dict[int, tuple[object, object | None]] = {id(target): (target, None)}
+def _judge(target: int, above: _Above, uncounted: Collection[int]) -> Climb | None:
+    """Walk upwards from an object: to something alive, or through all that there is. In ids, which refer to nothing."""
+    follows: dict[int, int | None] = {target: None}
     pending = deque([target])
-    while pending and len(below) < _MOST_ABOVE:
-        value = pending.popleft()
-        for holder in above.holders(value):
-            if id(holder) in below:
-                cycle = _path_down(holder, value, below)
-                if cycle is not None:
-                    return cycle
+    cycle: tuple[int, ...] = ()
+    top = None
+    while pending and len(follows) < _MOST_ABOVE:
+        number = pending.popleft()
+        holders = above.holders.get(number, ())
+        if not holders and number != target and top is None:
+            top = number
+        for holder in holders:
+            if holder in follows:
+                cycle = cycle or _cycle(holder, number, follows)
                 continue
-            below[id(holder)] = (holder, value)
+            follows[holder] = number
+            if holder in above.alive:
+                return Climb("alive", "", above.these(_down(holder, follows)))
             pending.append(holder)
+    is_complete = above.is_complete and not pending
+    outside = _held_from_outside(follows, above.objects, uncounted) if is_complete else None
+    if cycle and outside is None:
+        return Climb("cycle" if is_complete else "unsure", _cycle_text(above.these(cycle)))
+    top = outside if outside is not None else top
+    if top is None:
+        return None
+    chain = above.these(_down(top, follows))
+    return Climb("outside", describe_chain(type(chain[0]).__name__, chain), chain)
+
+
+def _down(top: int, follows: Mapping[int, int | None]) -> tuple[int, ...]:
+    chain = [top]
+    while (following := follows[chain[-1]]) is not None:
+        chain.append(following)
+    return tuple(chain)
+
+
+def _held_from_outside(
+    follows: Mapping[int, int | None], objects: Mapping[int, object], uncounted: Collection[int]
+) -> int | None:
+    """Return an object to which more refers than all its known holders: C code keeps it, and gc does not free it.
+
+    The collector itself decides in this way.
+    """
+    inside: Counter[int] = Counter()
+    for number in follows:
+        inside.update(filter(follows.__contains__, map(id, gc.get_referents(objects[number]))))
+    # What nothing refers to but a dict of ours: how many references this Python counts then is its own affair.
+    lone: dict[int, object] = {0: []}
+    usual = sys.getrefcount(lone[0])
+    for number in follows:
+        if number not in uncounted and sys.getrefcount(objects[number]) - usual > inside[number]:
+            return number
     return None
 
 
-def _path_down(holder: object, value: object, below: Mapping[int, tuple[object, object | None]]) -> str | None:
-    """Write the cycle that closes because `holder`, already below `value`, holds it."""
-    chain = [value]
-    while chain[-1] is not holder:
-        following = below[id(chain[-1])][1]
+def _cycle(holder: int, number: int, follows: Mapping[int, int | None]) -> tuple[int, ...]:
+    """Return the cycle that closes because `holder`, already below `number`, holds it; empty when it is beside it."""
+    chain = [number]
+    while chain[-1] != holder:
+        following = follows[chain[-1]]
         if following is None:
-            return None
+            return ()
         chain.append(following)
+    return tuple(chain)
+
+
+def _cycle_text(chain: tuple[object, ...]) -> str:
     # Begin where a reader recognises something: at an instance rather than at its dict, method or cell.
     plain = (dict, list, tuple, types.MethodType, types.FunctionType, types.CellType)
     start = next((index for index, link in enumerate(chain) if type(link) not in plain), 0)
@@ -167,7 +234,7 @@ def closure_above(target: object, own: Iterable[object]) -> str | None:
 
     Such a function is a hook that C++ keeps.
     """
-    skip = {*map(id, own), *_running_frames()}
+    skip = {*map(id, own), *_running()}
     for cell in gc.get_referrers(target):
         if type(cell) is not types.CellType or id(cell) in skip:
             continue

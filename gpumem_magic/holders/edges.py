@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import _thread
+import builtins
 import functools
 import itertools
 import re
 import types
+import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from gpumem_magic.holders.suspended import FRAMED, describe_future, describe_suspended, is_future
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Describe = Callable[[Any, object], "str | None"]
 
-__all__ = ["describe_chain", "describe_edge", "key_text", "plain_attributes"]
+__all__ = ["GROUP", "describe_chain", "describe_edge", "key_text", "plain_attributes"]
 
+# Python 3.11 has it.
+GROUP: Any = getattr(builtins, "BaseExceptionGroup", None)
 _SHORT = 40
 
 
@@ -46,12 +54,23 @@ def key_text(key: object) -> str:
         return repr(key)
     if type(key) is tuple and len(key) <= 3:
         return "(" + ", ".join(map(key_text, key)) + ")"
+    if issubclass(type(key), type):
+        return type.__dict__["__name__"].__get__(key)  # type: ignore[no-any-return]
+    if issubclass(type(key), weakref.ref):
+        # The key of a WeakKeyDictionary.
+        referent: Any = weakref.ref.__call__(key)  # type: ignore[arg-type]
+        return f"<{type(referent).__name__}>"
     return f"<{type(key).__name__}>"
 
 
-def describe_edge(parent: Any, child: object) -> str:
-    """Say how `parent` holds `child`; a generic ``→ Type`` when nothing better is known."""
+def describe_edge(parent: Any, child: object, *, is_last: bool = False) -> str:
+    """Say how `parent` holds `child`; the type of one of them when nothing better is known.
+
+    `is_last`: what `child` is needs no words, since the path ends with it.
+    """
     kind = type(parent)
+    if is_future(kind):
+        return describe_future(parent, child) or ""
     for family, describe in _DESCRIBE.items():
         # Never isinstance(): it asks the object's own __class__, which may run its code or be a dead proxy.
         if issubclass(kind, family):
@@ -59,9 +78,13 @@ def describe_edge(parent: Any, child: object) -> str:
             if text is not None:
                 return text
             break
+    if child is kind:
+        return ".__class__"
     for name, value in plain_attributes(parent).items():
         if value is child:
             return f".{name}"
+    if is_last or type(child) in _PLAIN or issubclass(type(child), _ITERATORS):
+        return f" ({kind.__name__})"
     return f" → {type(child).__name__}"
 
 
@@ -76,31 +99,17 @@ def _describe_dict(parent: dict[object, object], child: object) -> str | None:
 
 def _describe_sequence(parent: list[object] | tuple[object, ...], child: object) -> str | None:
     fields = getattr(type(parent), "_fields", ())
-    for index, value in enumerate(tuple(parent)):
+    plain: Any = next(kind for kind in (list, tuple, deque) if issubclass(type(parent), kind))
+    # Not `iter(parent)`: a class of the user's may have code of its own there.
+    for index, value in enumerate(plain.__iter__(parent)):
         if value is child:
             # Named tuples have better names than numbers.
             return f".{fields[index]}" if index < len(fields) else f"[{index}]"
     return None
 
 
-def _describe_cell(_parent: types.CellType, _child: object) -> str:
-    return ""
-
-
 def _describe_method(parent: types.MethodType, child: object) -> str:
     return ".__self__" if parent.__self__ is child else ".__func__"
-
-
-def _describe_suspended(parent: Any, child: object) -> str | None:
-    frame, what = _frame_of(parent)
-    if frame is None:
-        return None
-    if frame is child:
-        return ""
-    for name, value in list(frame.f_locals.items()):
-        if value is child:
-            return f" ({what} {frame.f_code.co_name}, local `{name}`)"
-    return None
 
 
 def _describe_function(function: types.FunctionType, child: object) -> str:
@@ -118,17 +127,6 @@ def _describe_partial(partial: functools.partial[object], child: object) -> str:
     return ".keywords" if partial.keywords is child else ".func"
 
 
-def _frame_of(value: Any) -> tuple[types.FrameType | None, str]:
-    kind = type(value)
-    if kind is types.FrameType:
-        return value, "frame"
-    if kind is types.GeneratorType:
-        return value.gi_frame, "generator"
-    if kind is types.CoroutineType:
-        return value.cr_frame, "coroutine"
-    return value.ag_frame, "generator"
-
-
 def _describe_class(parent: type, child: object) -> str | None:
     for name, value in list(vars(parent).items()):
         if value is child:
@@ -137,10 +135,23 @@ def _describe_class(parent: type, child: object) -> str | None:
 
 
 def _describe_error(error: BaseException, child: object) -> str | None:
-    for name in ("__traceback__", "__cause__", "__context__"):
-        if getattr(error, name) is child:
-            return f".{name}"
-    return ".args" if error.args is child else None
+    for name, text in _OF_AN_ERROR.items():
+        if BaseException.__dict__[name].__get__(error) is child:
+            return text
+    is_group = GROUP is not None and issubclass(type(error), GROUP)
+    return ".exceptions" if is_group and type(child) is tuple else None
+
+
+_OF_AN_ERROR = {name: f".{name}" for name in ("__traceback__", "__cause__", "__context__", "args")}
+
+
+def _describe_set(_parent: object, _child: object) -> str:
+    return " (in the set)"
+
+
+def _describe_nothing(_parent: object, _child: object) -> str:
+    """Add nothing: what these hold stands for them, as a dict for its view or a function for a static method."""
+    return ""
 
 
 def _describe_traceback(_parent: types.TracebackType, _child: object) -> str:
@@ -157,18 +168,23 @@ _DESCRIBE: dict[type, Describe] = {
     dict: _describe_dict,
     list: _describe_sequence,
     tuple: _describe_sequence,
+    deque: _describe_sequence,
+    set: _describe_set,
+    frozenset: _describe_set,
     types.FunctionType: _describe_function,
-    types.CellType: _describe_cell,
+    **dict.fromkeys((types.CellType, types.MappingProxyType, staticmethod, classmethod, property), _describe_nothing),
     types.MethodType: _describe_method,
     functools.partial: _describe_partial,
     type: _describe_class,
     BaseException: _describe_error,
     types.TracebackType: _describe_traceback,
-    types.FrameType: _describe_suspended,
-    types.GeneratorType: _describe_suspended,
-    types.CoroutineType: _describe_suspended,
-    types.AsyncGeneratorType: _describe_suspended,
+    **dict.fromkeys(FRAMED, describe_suspended),
 }
+
+_PLAIN = frozenset({dict, list, tuple, set, frozenset, deque})
+_ITERATORS: tuple[Any, ...] = tuple(
+    {type(iter(()))} | {type(iter([])), type(iter({}.values())), type(iter({}.items())), zip, map, filter, enumerate}
+)
 
 # A module's registries read as the attributes that a user types.
 _REGISTRY = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]")
@@ -187,8 +203,19 @@ def describe_chain(label: str, chain: Sequence[object], special: Describe | None
         Asked first about every edge; returns None for edges that it does not know.
     """
     text = label
+    # A function's cells are named as its variables, not as parts of the tuple that keeps them.
+    chain = [link for number, link in enumerate(chain) if number == 0 or not _is_closure(chain[number - 1], link)]
     attributes_of: object = None
-    for parent, child in itertools.pairwise(chain):
+    is_local = False
+    last = len(chain) - 2
+    for index, (parent, child) in enumerate(itertools.pairwise(chain)):
+        if type(parent) is _LOCAL and type(child) is dict:
+            is_local = True
+            continue
+        if is_local and type(parent) is dict and type(child) is dict:
+            # One thread's attributes, which it keeps by a weak reference to the thread.
+            is_local, attributes_of = False, parent
+            continue
         if attributes_of is not None and type(parent) is dict:
             # The instance's own __dict__ came before: its keys are attributes.
             names = [name for name, value in dict.items(parent) if value is child]
@@ -200,8 +227,17 @@ def describe_chain(label: str, chain: Sequence[object], special: Describe | None
         if edge is None and type(child) is dict and _is_instance_dict(parent, child):
             attributes_of = parent
             continue
-        text += describe_edge(parent, child) if edge is None else edge
+        edge = describe_edge(parent, child, is_last=index == last) if edge is None else edge
+        # " → deque (deque)" says it twice.
+        text += "" if edge[2:-1] == type(parent).__name__ and text.endswith(f" → {edge[2:-1]}") else edge
     return _REGISTRY.sub(lambda match: f"[{match[1]}]" if match[1].isdigit() else f".{match[1]}", text)
+
+
+def _is_closure(parent: object, child: object) -> bool:
+    return type(parent) is types.FunctionType and child is parent.__closure__ and child is not None
+
+
+_LOCAL = _thread._local  # noqa: SLF001 - what threading.local is
 
 
 def _is_instance_dict(value: object, attributes: object) -> bool:

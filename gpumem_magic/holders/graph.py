@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from gpumem_magic.holders.tensors import Torch
 
-__all__ = ["GraphWalk", "Saved"]
+__all__ = ["GraphWalk", "Packed", "Saved"]
+
+
+_SIMPLE = frozenset({bool, int, float, complex, str, bytes, type(None)})
 
 
 class Saved(NamedTuple):
@@ -17,6 +20,13 @@ class Saved(NamedTuple):
     tensor: object
     name: str
     nodes: int
+
+
+class Packed(NamedTuple):
+    """What a node keeps that is no tensor and may hold some: what a pack hook made, a hook, an attribute of ``ctx``."""
+
+    value: object
+    name: str
 
 
 class GraphWalk:
@@ -28,6 +38,7 @@ class GraphWalk:
 
     def __init__(self, torch: Torch, deadline: float) -> None:
         self.cut = False
+        self.packed: list[Packed] = []
         self._torch = torch
         self._deadline = deadline
         self._seen: dict[int, object] = {}
@@ -71,13 +82,18 @@ class GraphWalk:
                 continue  # freed by backward: nothing is held any more
             for item in raw if isinstance(raw, (list, tuple)) else (raw,):
                 value = getattr(item, "data", None)
+                text = f"{kind}.{name.removeprefix('_raw_')}"
                 if value is not None and self._torch.is_tensor(type(value)):
-                    found.append(Saved(value, f"{kind}.{name.removeprefix('_raw_')}", count))
+                    found.append(Saved(value, text, count))
+                elif value is not None:
+                    self.packed.append(Packed(value, f"{text}, packed by a hook"))
         # A custom Function's ctx: what forward() stored as plain attributes lives as long as the graph.
         attributes = getattr(node, "__dict__", None)
         for name, value in attributes.items() if type(attributes) is dict else ():
             if self._torch.is_tensor(type(value)):
                 found.append(Saved(value, f"{kind} attribute `{name}`", count))
+            elif type(value) not in _SIMPLE:
+                self.packed.append(Packed(value, f"{kind} attribute `{name}`"))
         variable = getattr(node, "variable", None)  # AccumulateGrad
         if variable is not None:
             found.append(Saved(variable, f"{kind}.variable", count))

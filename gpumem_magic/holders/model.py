@@ -23,9 +23,11 @@ class HolderKind(enum.Enum):
     DEBUGGER = "debugger"
     RUNNING = "running code"
     GRAPH = "autograd graph"
+    COMPILE_CACHE = "compile cache"
     MODULE = "imported module"
     CYCLE = "reference cycle"
     GRAPH_CYCLE = "cycle through the autograd graph"
+    OUTSIDE = "C code"
     UNKNOWN = "no Python holder found"
 
 

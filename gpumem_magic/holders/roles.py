@@ -15,7 +15,6 @@ import gc
 import itertools
 import threading
 import time
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic.holders.graph import GraphWalk
@@ -24,7 +23,6 @@ from gpumem_magic.recording.module_paths import attribute, children, joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from contextlib import AbstractContextManager
 
     from gpumem_magic.holders.tensors import Torch
     from gpumem_magic.recording.model import Roles
@@ -115,7 +113,7 @@ class RoleBook:
         try:
             moment = time.time_ns() // 1000
             try:
-                with _undisturbed(torch):
+                with torch.undisturbed():
                     look(torch)
             except Exception:  # noqa: BLE001 - any object may be hostile; what was seen before it counts
                 self._spent += _LONGEST_SECONDS
@@ -136,7 +134,7 @@ class RoleBook:
         enabled = gc.isenabled()
         gc.disable()
         try:
-            with _undisturbed(torch):
+            with torch.undisturbed():
                 self._complete = self._everything(torch, deadline)
         except Exception:  # noqa: BLE001 - any object may be hostile; what was seen before it counts
             self._complete = False
@@ -296,13 +294,6 @@ class RoleBook:
             ),
             complete=self._complete,
         )
-
-
-def _undisturbed(torch: Torch) -> AbstractContextManager[object]:
-    """Read tensors of the user's own classes without running their ``__torch_function__``."""
-    disable = getattr(getattr(torch.module, "_C", None), "DisableTorchFunctionSubclass", None)
-    found: AbstractContextManager[object] = nullcontext() if disable is None else disable()
-    return found
 
 
 def _alive(torch: Torch) -> tuple[list[Any], list[Any], list[Any]]:

@@ -1,4 +1,4 @@
-"""Where references begin in a notebook: variables, output history, the last error, running code, modules."""
+"""Where references begin in a notebook: its variables, its output history, imported modules."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ from gpumem_magic.holders.model import HolderKind
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["Root", "error_roots", "module_roots", "namespace_roots", "running_roots"]
+__all__ = ["OWN_PACKAGE", "Root", "module_roots", "namespace_roots"]
 
 # IPython's own names in the user's namespace: inputs are text, the others its machinery.
 _NOT_THE_USERS = re.compile(r"_i{1,3}|_i\d+|_ih|_dh|_oh|In|Out|get_ipython|exit|quit|open|__\w+__")
 _OUTPUT = re.compile(r"_{1,3}|_\d+")
+# What torch.compile puts into the globals of the code that it compiled.
+_COMPILED = re.compile(r"__compiled_fn_\d|__resume_at_\d|__transformed_code_\d")
+_COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch._guards", "torch.fx")
+_SHORT = 24
 _LIBRARIES = ("site-packages", "dist-packages", "/lib/python", "\\Lib\\")
-_OWN_PACKAGE = __name__.partition(".")[0]
+OWN_PACKAGE = __name__.partition(".")[0]
 
 
 class Root(NamedTuple):
@@ -64,6 +68,9 @@ def _variable_roots(names: Mapping[str, object], hidden: Mapping[str, object]) -
             continue
         if name in hidden and hidden[name] is value:
             continue
+        if _COMPILED.match(name):
+            yield _compiled("the notebook", name, value)
+            continue
         yield Root(HolderKind.VARIABLE, name, value)
         if type(value) is types.ModuleType and _is_the_users(value):
             for attribute, held in list(vars(value).items()):
@@ -74,72 +81,12 @@ def _variable_roots(names: Mapping[str, object], hidden: Mapping[str, object]) -
 def _is_the_users(module: types.ModuleType) -> bool:
     """Tell a file of the user's own from a library."""
     file = getattr(module, "__file__", None)
-    if module.__name__.partition(".")[0] == _OWN_PACKAGE:
+    if module.__name__.partition(".")[0] == OWN_PACKAGE:
         return False
     if not isinstance(file, str):
         # Built-in modules have no file either, but a specification.
         return getattr(module, "__spec__", None) is None and module.__name__ != "__main__"
     return not any(part in file for part in _LIBRARIES)
-
-
-def error_roots(shell: Any) -> Iterator[Root]:
-    """Yield what the last error left behind: frames with their locals, in each of its several holders."""
-    seen: set[int] = set()
-    # sys.exc_info() first: an error that is being handled may be the last one too.
-    handled = sys.exc_info()[1]
-    errors: list[tuple[HolderKind, BaseException | None]] = [(HolderKind.HANDLED_ERROR, handled)]
-    errors += [(HolderKind.LAST_ERROR, getattr(sys, name, None)) for name in ("last_exc", "last_value")]
-    for kind, error in errors:
-        for link in _chain(error):
-            yield from _frames(kind, type(link).__name__, link.__traceback__, seen)
-    name = type(getattr(sys, "last_value", None)).__name__
-    yield from _frames(HolderKind.LAST_ERROR, name, getattr(sys, "last_traceback", None), seen)
-    # IPython keeps the traceback a second time, to format it and for %tb.
-    for attribute in ("InteractiveTB", "SyntaxTB"):
-        formatter = getattr(shell, attribute, None)
-        yield from _frames(HolderKind.LAST_ERROR, "error", getattr(formatter, "tb", None), seen)
-        debugger = getattr(formatter, "pdb", None)
-        for frame in filter(None, (getattr(debugger, "curframe", None), getattr(debugger, "botframe", None))):
-            yield from _locals(HolderKind.DEBUGGER, "debugger", frame, seen)
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    pending = [error]
-    while pending:
-        link = pending.pop()
-        if link is None or id(link) in seen:
-            continue
-        seen.add(id(link))
-        yield link
-        pending += [link.__context__, link.__cause__]
-
-
-def _frames(kind: HolderKind, error: str, traceback: types.TracebackType | None, seen: set[int]) -> Iterator[Root]:
-    while traceback is not None:
-        yield from _locals(kind, f"{kind.value}: {error}", traceback.tb_frame, seen)
-        traceback = traceback.tb_next
-
-
-def _locals(kind: HolderKind, what: str, frame: types.FrameType, seen: set[int]) -> Iterator[Root]:
-    """Yield a frame's local variables; module-level frames hold the namespace itself and are passed over."""
-    if id(frame) in seen or frame.f_locals is frame.f_globals or frame.f_code.co_name == "<module>":
-        return
-    seen.add(id(frame))
-    if str(frame.f_globals.get("__name__", "")).partition(".")[0] == _OWN_PACKAGE:
-        return
-    for name, value in list(frame.f_locals.items()):
-        yield Root(kind, f"{what} in {frame.f_code.co_name}(), local `{name}`", value)
-
-
-def running_roots() -> Iterator[Root]:
-    """Yield the locals of functions that run now, on every thread."""
-    seen: set[int] = set()
-    for frame in list(sys._current_frames().values()):  # noqa: SLF001 - the documented way to see other threads
-        current: types.FrameType | None = frame
-        while current is not None:
-            yield from _locals(HolderKind.RUNNING, "running", current, seen)
-            current = current.f_back
 
 
 def module_roots() -> Iterator[Root]:
@@ -148,9 +95,19 @@ def module_roots() -> Iterator[Root]:
         (name, module)
         for name, module in list(sys.modules.items())
         # The namespace of a notebook is __main__'s.
-        if isinstance(module, types.ModuleType) and name != "__main__" and name.partition(".")[0] != _OWN_PACKAGE
+        if isinstance(module, types.ModuleType) and name != "__main__" and name.partition(".")[0] != OWN_PACKAGE
     ]
     modules.sort(key=lambda item: "site-packages" in str(getattr(item[1], "__file__", None) or "/lib/python"))
     for name, module in modules:
+        is_compiler = name.startswith(_COMPILERS)
         for attribute, value in list(vars(module).items()):
-            yield Root(HolderKind.MODULE, f"module {name}: {attribute}", value)
+            if is_compiler or _COMPILED.match(attribute):
+                yield _compiled(name, attribute, value)
+            else:
+                yield Root(HolderKind.MODULE, f"module {name}: {attribute}", value)
+
+
+def _compiled(module: str, name: str, value: object) -> Root:
+    """Return a root for what torch.compile keeps, whose names are long and say nothing."""
+    where = f"torch._inductor: {name}" if ".compile_tasks." in module else f"{module}: {name[:_SHORT]}"
+    return Root(HolderKind.COMPILE_CACHE, f"torch.compile's cache ({where})", value)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import bisect
 import gc
 import time
+import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from gpumem_magic.holders.cycles import closure_above, find_cycles
+from gpumem_magic.holders.cycles import climb, closure_above
+from gpumem_magic.holders.edges import describe_chain
+from gpumem_magic.holders.errors import error_roots
 from gpumem_magic.holders.graph import GraphWalk
 from gpumem_magic.holders.model import Category, Holder, HolderKind, HolderScan, Storage
-from gpumem_magic.holders.roots import error_roots, module_roots, namespace_roots, running_roots
-from gpumem_magic.holders.tensors import live_tensors, loaded_torch
+from gpumem_magic.holders.roots import Root, module_roots, namespace_roots
+from gpumem_magic.holders.running import running_roots, waiting_roots
+from gpumem_magic.holders.tensors import form, live_tensors, loaded_torch
 from gpumem_magic.holders.walk import Walk
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from gpumem_magic.holders.cycles import Climb
     from gpumem_magic.holders.tensors import StorageKey, Torch
 
 __all__ = ["who_holds"]
@@ -34,7 +40,23 @@ _MOST_GRAPH_CYCLES = 8
 # The graph of one expression is no news.
 _FEW_NODES = 8
 
+_CYCLES = frozenset({"cycle", "unsure"})
+_COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch._guards", "torch.fx")
+
 _UNKNOWN = Holder(HolderKind.UNKNOWN, "no Python object found: a library, a captured graph or C++ code", "")
+
+
+def _name_of(value: Any, shell: Any) -> str:
+    """Name something that lives and that no root reaches."""
+    if value is shell:
+        return "IPython's shell"
+    if issubclass(type(value), types.ModuleType):
+        return f"module {value.__name__}"
+    if issubclass(type(value), type):
+        return f"class {value.__module__}.{value.__qualname__}"
+    if type(value) is dict and "__builtins__" in value:
+        return f"module {value.get('__name__')}: "
+    return f"an object of {type(value).__module__}.{type(value).__name__}"
 
 
 class _Found:
@@ -76,8 +98,9 @@ def who_holds(shell: Any, *, budget: float = 2.0, quick: bool = False, first: Co
     was_enabled = gc.isenabled()
     gc.disable()  # a collection in the middle would run finalisers of the objects that are being looked at
     try:
-        scan = _Scan(shell, torch, started, budget, first)
-        return scan.quick_result() if quick else scan.result()
+        with torch.undisturbed():
+            scan = _Scan(shell, torch, started, budget, first)
+            return scan.quick_result() if quick else scan.result()
     finally:
         if was_enabled:
             gc.enable()
@@ -107,8 +130,9 @@ class _Scan:
         self._name_reached()
         self._name_saved()
         if self._unnamed_share(everyone) > _MODULE_SHARE:
-            self._walk.run(module_roots())
+            self._walk.run([*waiting_roots(), *module_roots()])
             self._name_reached()
+            self._name_saved()
         self._name_rest(everyone)
         return self._finish()
 
@@ -159,6 +183,26 @@ class _Scan:
             category = self._categorise(tensor)
             if category is not Category.OTHER:
                 entry.category = category
+        self._name_shown()
+
+    def _name_shown(self) -> None:
+        """Add other libraries' objects that lie over the memory of a storage."""
+        shown = self._walk.shown_by()
+        if not shown:
+            return
+        # What has no Python tensor but this is known by its address as well.
+        for tensor in live_tensors(self._torch):
+            self._entry(tensor)
+        places = sorted((key.address, key) for key in self._found)
+        starts = [address for address, _ in places]
+        for address, root, path in shown:
+            at = bisect.bisect_right(starts, address) - 1
+            key = places[at][1] if at >= 0 else None
+            if key is None or address >= key.address + key.size:
+                continue
+            holders = self._found[key].holders
+            if all(holder.root != root.label for holder in holders.values()):
+                holders.setdefault(path, Holder(root.kind, path, root.label))
 
     def _categorise(self, tensor: Any) -> Category:
         torch = self._torch
@@ -177,6 +221,7 @@ class _Scan:
 
     def _name_saved(self) -> None:
         """Attribute what graphs saved to the tensors that keep the graphs."""
+        more: list[Root] = []
         for number, tensor in enumerate(list(self._walk.tensors)):
             if number % _CHECK_CLOCK_EVERY == 0 and self._over():
                 self._walk.cut = True
@@ -197,9 +242,16 @@ class _Scan:
                     entry.category = Category.ACTIVATION
                     entry.nodes = item.nodes
                     entry.holders[text] = Holder(HolderKind.GRAPH, text, root.label)
+            more += [
+                Root(HolderKind.GRAPH, f"{path}.grad_fn → {packed.name}", packed.value) for packed in self._graph.packed
+            ]
+            self._graph.packed.clear()
+        if more:
+            self._walk.run(more)
+            self._name_reached()
 
     def _name_rest(self, everyone: list[object]) -> None:
-        """Name what no root reaches: cycles first, then say that nothing was found."""
+        """Name what no root reaches: what else holds it, cycles, and else say that nothing was found."""
         rest = []
         for tensor in everyone:
             entry = self._entry(tensor)
@@ -210,20 +262,51 @@ class _Scan:
         own = [everyone, rest, self, self.__dict__, self._found, self._walk.visited, *self._found.values()]
         own += [entry.__dict__ for entry in self._found.values()]
         own += [entry.tensors for entry in self._found.values()]
+        own += self._torch.own()
         rest = self._worth_a_search(rest)
         deadline = self._started + self._budget
-        cycles = {} if self._over() else find_cycles(rest, self._walk.visited, own, deadline)
+        found = {} if self._over() else climb(rest, self._is_alive, own, set(map(id, everyone)), deadline)
         self._walk.cut |= time.monotonic() > deadline
         for number, tensor in enumerate(rest):
             entry = self._entry(tensor)
             if entry is None:
                 continue
-            cycle = cycles.get(id(tensor))
-            if cycle is not None and not self._is_hooked(tensor, own):
-                text = f"reference cycle {cycle} (freed by gc.collect(): late, not lost)"
-                entry.holders.setdefault(text, Holder(HolderKind.CYCLE, text, "reference cycle"))
-            elif number < _MOST_GRAPH_CYCLES and not self._over():
+            above = found.get(id(tensor))
+            if above is not None and not (above.kind in _CYCLES and self._is_hooked(tensor, own)):
+                holder = self._above(above)
+                entry.holders.setdefault(holder.path, holder)
+            if (above is None or above.kind not in _CYCLES) and number < _MOST_GRAPH_CYCLES and not self._over():
                 self._name_graph_cycle(tensor, entry, own)
+
+    def _is_alive(self, value: object) -> bool:
+        """Tell whether an object certainly lives: roots reach it, or every program has it."""
+        kind = type(value)
+        if id(value) in self._walk.visited or self._walk.is_kept_out(value) or issubclass(kind, types.ModuleType):
+            return True
+        if issubclass(kind, type):
+            return value.__module__ != "__main__"
+        # The globals of a module.
+        return kind is dict and "__builtins__" in value  # type: ignore[operator]
+
+    def _above(self, above: Climb) -> Holder:
+        """Put into words what was found above an object that no root reaches."""
+        if above.kind in _CYCLES:
+            end = "late, not lost" if above.kind == "cycle" else "if nothing else holds it"
+            text = f"reference cycle {above.path} (freed by gc.collect(): {end})"
+            return Holder(HolderKind.CYCLE, text, "reference cycle")
+        top = above.chain[0]
+        if above.kind == "outside":
+            if str(type(top).__module__).startswith(_COMPILERS):
+                return Holder(HolderKind.COMPILE_CACHE, f"torch.compile's cache: {above.path}", "torch.compile's cache")
+            text = f"{above.path}, which only C code holds (atexit, an autograd hook, another library)"
+            return Holder(HolderKind.OUTSIDE, text, type(top).__name__)
+        reached = self._walk.path_to(top)
+        if reached is not None:
+            root, label = reached
+        else:
+            label = _name_of(top, self._shell)
+            root = Root(HolderKind.MODULE, label, top)
+        return Holder(root.kind, describe_chain(label, above.chain), root.label)
 
     def _worth_a_search(self, rest: list[Any]) -> list[Any]:
         """Return the largest tensors first, without the crumbs: libraries keep dozens of constants of a few bytes."""
@@ -238,7 +321,7 @@ class _Scan:
 
     def _name_graph_cycle(self, tensor: Any, entry: _Found, own: list[object]) -> None:
         """Name a cycle that leads through C++: autograd's nodes, what they saved, and the hooks on them."""
-        if not (self._torch.grad_fn(tensor) or getattr(tensor, "requires_grad", False)):
+        if not (self._torch.grad_fn(tensor) or self._torch.read(tensor, "requires_grad")):
             return
         hook = closure_above(tensor, own)
         through = f"hook {hook}" if hook is not None else self._own_graph(tensor)
@@ -248,9 +331,9 @@ class _Scan:
 
     def _is_hooked(self, tensor: Any, own: list[object]) -> bool:
         """Tell whether a hook of the tensor itself holds it: C++ holds such hooks too, so that gc frees neither."""
-        hooks = [getattr(tensor, "_post_accumulate_grad_hooks", None)]
-        if not tensor.is_leaf:  # a leaf's are Python's alone
-            hooks.append(getattr(tensor, "_backward_hooks", None))
+        hooks = [self._torch.read(tensor, "_post_accumulate_grad_hooks")]
+        if not self._torch.read(tensor, "is_leaf"):  # a leaf's are Python's alone
+            hooks.append(self._torch.read(tensor, "_backward_hooks"))
         return any(hooks) and closure_above(tensor, own) is not None
 
     def _own_graph(self, tensor: Any) -> str | None:
@@ -273,17 +356,17 @@ class _Scan:
         order = list(HolderKind)
         witnesses = {}
         for key, entry in self._found.items():
-            largest = max(entry.tensors.values(), key=lambda tensor: tensor.numel())
-            witnesses[key.device, key.address] = weakref.ref(largest)
+            shape, dtype = form(self._torch, entry.tensors.values(), key.size)
+            witnesses[key.device, key.address] = weakref.ref(next(iter(entry.tensors.values())))
             holders = sorted(entry.holders.values(), key=lambda holder: order.index(holder.kind))
             storages.append(
                 Storage(
                     device=key.device,
                     address=key.address,
                     size=key.size,
-                    tensors=len(entry.tensors),
-                    shape=tuple(int(length) for length in largest.shape),
-                    dtype=str(largest.dtype).removeprefix("torch."),
+                    tensors=sum(self._torch.is_tensor(type(tensor)) for tensor in entry.tensors.values()),
+                    shape=shape,
+                    dtype=dtype,
                     category=entry.category,
                     holders=tuple(holders) or (_UNKNOWN,),
                     graph_nodes=entry.nodes,

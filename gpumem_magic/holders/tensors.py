@@ -6,11 +6,26 @@ Every access is guarded: other people's objects may be dead proxies, fake or fun
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
-from typing import Any, NamedTuple
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-__all__ = ["StorageKey", "Torch", "live_tensors", "loaded_torch"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from contextlib import AbstractContextManager
 
+__all__ = ["StorageKey", "Torch", "form", "live_tensors", "loaded_torch"]
+
+# Tensors of these layouts have no storage of their own: their memory is that of inner tensors.
+_INNER = {
+    "torch.sparse_coo": ("_indices", "_values"),
+    "torch.sparse_csr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_bsr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
+    "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
+}
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 # What torch raises for tensors without a storage of their own: sparse, fake, functional, meta.
 _NO_STORAGE = (RuntimeError, NotImplementedError, AttributeError, TypeError, ReferenceError, ValueError)
 
@@ -40,7 +55,11 @@ class Torch:
         self.parameter_type: type = module.nn.Parameter
         self.module_type: type = module.nn.Module
         self.optimizer_type: type = module.optim.Optimizer
+        self._strided = module.strided
+        # `UntypedStorage` holds memory without being a tensor.
+        self._storage_type: Any = getattr(module, "UntypedStorage", None)
         self._is_tensor: dict[type, bool] = {}
+        self._parts: dict[int, tuple[object, dict[str, Any]]] = {}
 
     def is_tensor(self, kind: type) -> bool:
         """Tell whether objects of type `kind` are tensors; no object's own code runs."""
@@ -49,11 +68,53 @@ class Torch:
             known = self._is_tensor[kind] = self.tensor_type in type.mro(kind) if kind is not type else False
         return known
 
+    def undisturbed(self) -> AbstractContextManager[object]:
+        """Read tensors of the user's own classes without running their ``__torch_function__``."""
+        disable = getattr(getattr(self.module, "_C", None), "DisableTorchFunctionSubclass", None)
+        found: AbstractContextManager[object] = nullcontext() if disable is None else disable()
+        return found
+
+    def own(self) -> list[object]:
+        """Return what this object keeps of others: no holders."""
+        found: list[object] = [self._parts, self.__dict__]
+        for entry in self._parts.values():
+            found += (entry, entry[1])
+        return found
+
+    def read(self, tensor: object, name: str) -> Any:
+        """Return an attribute as the base class has it, None where it has none: a subclass may have its own."""
+        try:
+            return getattr(self.tensor_type, name).__get__(tensor)
+        except _NO_STORAGE:
+            return None
+
+    def holds_memory(self, kind: type) -> bool:
+        """Tell whether objects of type `kind` are tensors, or storages without one."""
+        return self.is_tensor(kind) or kind is self._storage_type
+
+    def parts(self, tensor: Any) -> dict[str, Any]:
+        """Return the inner tensors of a sparse tensor by the method that gives them; empty for all others."""
+        layout = self.read(tensor, "layout")
+        if layout is self._strided or layout is None:
+            return {}
+        known = self._parts.get(id(tensor))
+        if known is None:
+            found = {}
+            for name in _INNER.get(str(layout), ()):
+                try:
+                    found[name] = getattr(self.tensor_type, name)(tensor)
+                except _NO_STORAGE:
+                    continue
+            # Each call makes new objects, which would have other identities; the tensor is kept so that its id is its.
+            known = self._parts[id(tensor)] = tensor, found
+        return known[1]
+
     def storage(self, tensor: Any) -> StorageKey | None:
-        """Return the storage of `tensor`, or None when it has none of its own."""
+        """Return the storage of `tensor` (or of a storage itself), or None when it has none of its own."""
         try:
             # The base class's methods: a subclass may intercept its own.
-            storage = self.tensor_type.untyped_storage(tensor)
+            is_storage = type(tensor) is self._storage_type
+            storage = tensor if is_storage else self.tensor_type.untyped_storage(tensor)
             size = int(storage.nbytes())
             address = int(storage.data_ptr())
             device = str(storage.device)
@@ -69,6 +130,7 @@ class Torch:
         A view shares its base's storage, so the base would add nothing but a longer path.
         """
         found = [item for item in gc.get_referents(tensor) if not self.is_node(item)]
+        found += self.parts(tensor).values()
         gradient = self.gradient(tensor)
         return found if gradient is None else [*found, gradient]
 
@@ -79,17 +141,21 @@ class Torch:
 
     def gradient(self, tensor: Any) -> object | None:
         """Return the gradient of a tensor that may have one, or None."""
-        try:
-            # Reading .grad of a non-leaf that does not retain it warns.
-            return tensor.grad if tensor.is_leaf or tensor.retains_grad else None
-        except _NO_STORAGE:
-            return None
+        # Reading .grad of a non-leaf that does not retain it warns.
+        is_kept = self.read(tensor, "is_leaf") or self.read(tensor, "retains_grad")
+        found: object | None = self.read(tensor, "grad") if is_kept else None
+        return found
 
     def describe(self, parent: Any, child: object) -> str | None:
-        """Name the edge from a tensor to its gradient; None for every other edge."""
-        if self.is_tensor(type(parent)) and self.gradient(parent) is child:
+        """Name the edge from a tensor to its gradient, its hooks or its inner tensors; None for every other edge."""
+        if not self.is_tensor(type(parent)):
+            return None
+        if self.gradient(parent) is child:
             return ".grad"
-        return None
+        for name in _HOOKS:
+            if self.read(parent, name) is child:
+                return f".{name}"
+        return next((f".{name}()" for name, part in self.parts(parent).items() if part is child), None)
 
     @staticmethod
     def is_node(value: object) -> bool:
@@ -98,13 +164,34 @@ class Torch:
 
     def grad_fn(self, tensor: Any) -> object | None:
         """Return the tensor's graph node, or None."""
-        try:
-            node: object | None = tensor.grad_fn
-        except _NO_STORAGE:
-            return None
+        node: object | None = self.read(tensor, "grad_fn")
         return node
 
 
 def live_tensors(torch: Torch) -> list[object]:
-    """Return every tensor that Python's collector tracks."""
-    return [value for value in gc.get_objects() if torch.is_tensor(type(value))]
+    """Return every tensor that Python's collector tracks, inner ones of sparse tensors and bare storages included."""
+    objects = gc.get_objects()
+    wanted = {kind for kind in set(map(type, objects)) if torch.holds_memory(kind)}
+    # A notebook's process has 350,000 objects: the loop over them runs in C.
+    found = list(itertools.compress(objects, map(wanted.__contains__, map(type, objects))))
+    for tensor in found[:]:
+        if torch.is_tensor(type(tensor)):
+            found += torch.parts(tensor).values()
+    return found
+
+
+def form(torch: Torch, values: Iterable[Any], size: int) -> tuple[tuple[int, ...], str]:
+    """Return shape and type of the largest tensor among those that share a storage of `size` bytes."""
+    best: tuple[int, tuple[int, ...], str] = (-1, (size,), "bytes without a tensor")
+    for value in values:
+        if not torch.is_tensor(type(value)):
+            continue
+        kind = str(torch.read(value, "dtype")).removeprefix("torch.")
+        try:
+            shape = tuple(int(length) for length in torch.read(value, "shape"))
+            count = int(torch.tensor_type.numel(value))
+        except _NO_STORAGE:  # nested tensors have no sizes
+            shape, count = (), 0
+        if count > best[0]:
+            best = count, shape, kind
+    return best[1], best[2]

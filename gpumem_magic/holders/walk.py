@@ -6,6 +6,7 @@ of what every object reaches anyway: modules, library classes, function globals.
 
 from __future__ import annotations
 
+import contextvars
 import gc
 import time
 import types
@@ -13,6 +14,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic.holders.edges import describe_chain, key_text
+from gpumem_magic.holders.foreign import Foreign
+from gpumem_magic.holders.suspended import locals_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,8 +33,12 @@ _LEAVES = frozenset(
         *(types.CodeType, types.ModuleType, types.BuiltinFunctionType, types.MethodWrapperType),
         *(types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType),
         *(types.WrapperDescriptorType, types.ClassMethodDescriptorType),
+        # Every task and timer has one, and each shows all context variables: they are roots of their own.
+        contextvars.Context,
     }
 )
+_LEAF, _PLAIN, _MAPPING, _CODE, _MEMORY, _FOREIGN = range(6)
+_SEEN = frozenset({_MEMORY, _FOREIGN})
 _CHECK_CLOCK_EVERY = 512
 # Looking for a child in a longer list costs more than an index of it, when it holds many.
 _LONG = 32
@@ -52,11 +59,15 @@ class Walk:
         self.cut = False
         self.visited: dict[int, object] = {}
         self.tensors: list[object] = []
+        self.foreign: list[object] = []
         self.roots_of: dict[int, list[Root]] = {}
         self._deadline = deadline
         self._tensors = tensors
+        self._foreign = Foreign()
         self._parent: dict[int, int] = {}
         self._stop: set[int] = set()
+        self._sorts: dict[type, int] = {}
+        self._keys: deque[tuple[object, object]] = deque()
         self._paths: dict[int, tuple[Root, str]] = {}
         self._positions: dict[int, dict[int, str]] = {}
 
@@ -70,7 +81,7 @@ class Walk:
         for root in roots:
             value = root.value
             key = id(value)
-            if type(value) in _LEAVES or key in self._stop:
+            if self._sort(type(value)) == _LEAF or key in self._stop:
                 continue
             self.roots_of.setdefault(key, []).append(root)
             if key not in self.visited:
@@ -79,8 +90,10 @@ class Walk:
                 queue.append(value)
         # An optimizer reaches every parameter by a shorter, less telling path than the model does: it comes last.
         last: deque[object] = deque()
+        self._keys.clear()
+        sorts, visited, stop, parents = self._sorts, self.visited, self._stop, self._parent
         count = 0
-        while queue or last:
+        while queue or last or self._take_key(queue):
             count += 1
             if count % _CHECK_CLOCK_EVERY == 0 and time.monotonic() > self._deadline:
                 self.cut = True
@@ -89,32 +102,68 @@ class Walk:
             if queue and issubclass(type(holder), self._tensors.optimizer_type):
                 last.append(holder)
                 continue
+            number = id(holder)
             for child in self._referents(holder):
+                sort = sorts.get(type(child))
+                if sort is None:
+                    sort = self._sort(type(child))
                 key = id(child)
-                if type(child) in _LEAVES or key in self.visited or key in self._stop:
+                if sort == _LEAF or key in visited or key in stop:
                     continue
-                self.visited[key] = child
-                self._parent[key] = id(holder)
-                self._see(child)
+                visited[key] = child
+                parents[key] = number
+                if sort in _SEEN:
+                    self._see(child)
                 queue.append(child)
 
+    def _sort(self, kind: type) -> int:
+        """Tell how objects of type `kind` are followed; asked once for each type."""
+        known = self._sorts.get(kind)
+        if known is None:
+            if kind in _LEAVES:
+                known = _LEAF
+            elif self._tensors.holds_memory(kind):
+                known = _MEMORY
+            elif self._foreign.name(kind):
+                known = _FOREIGN
+            elif kind is types.FunctionType or kind is types.FrameType or issubclass(kind, type):
+                known = _CODE
+            else:
+                known = _MAPPING if issubclass(kind, dict) else _PLAIN
+            self._sorts[kind] = known
+        return known
+
+    def _take_key(self, queue: deque[object]) -> bool:
+        """Queue a tensor that is a key of a dict, when nothing else is left: every other path tells more."""
+        while self._keys:
+            mapping, key = self._keys.popleft()
+            if id(key) not in self.visited:
+                self.visited[id(key)] = key
+                self._parent[id(key)] = id(mapping)
+                self._see(key)
+                queue.append(key)
+                return True
+        return False
+
     def _see(self, value: object) -> None:
-        if self._tensors.is_tensor(type(value)):
+        sort = self._sort(type(value))
+        if sort == _MEMORY:
             self.tensors.append(value)
+        elif sort == _FOREIGN:
+            self.foreign.append(value)
 
     def _referents(self, holder: Any) -> list[object]:
-        kind = type(holder)
-        if self._tensors.is_tensor(kind):
-            return self._tensors.referents(holder)
-        if kind is types.FunctionType:
-            # Not the globals: every function of a notebook reaches every variable through them.
-            return [*(holder.__closure__ or ()), holder.__defaults__, holder.__kwdefaults__, holder.__dict__]
-        if issubclass(kind, type):
-            # Library classes hold code; a class of the notebook may hold a cache.
-            return list(vars(holder).values()) if holder.__module__ == "__main__" else []
-        if kind is types.FrameType:
-            return [] if holder.f_code.co_name == "<module>" else list(holder.f_locals.values())
-        return gc.get_referents(holder)
+        sort = self._sorts[type(holder)]
+        if sort == _MAPPING and self._has_tensor_keys(holder):
+            self._keys.extend((holder, key) for key in dict.keys(holder))
+            return list(dict.values(holder))
+        if sort in {_PLAIN, _MAPPING}:
+            return gc.get_referents(holder)
+        if sort == _CODE:
+            return _of_code(holder)
+        if sort == _FOREIGN:
+            return self._foreign.referents(holder)
+        return self._tensors.referents(holder) if self._tensors.is_tensor(type(holder)) else []
 
     def path_to(self, value: object) -> tuple[Root, str] | None:
         """Return the root and the path that reach `value`, or None when it was not reached."""
@@ -147,10 +196,23 @@ class Walk:
                 if value is child and self._tensors.is_tensor(type(key)):
                     reached = self.path_to(key)
                     return f"[{reached[1]}]" if reached is not None else None
-        return self._tensors.describe(parent, child)
+        return self._tensors.describe(parent, child) or self._foreign.describe(parent, child)
 
     def _has_tensor_keys(self, mapping: dict[Any, Any]) -> bool:
-        return self._tensors.is_tensor(type(next(iter(mapping), None)))
+        return self._tensors.is_tensor(type(next(dict.__iter__(mapping), None)))
+
+    def shown_by(self) -> list[tuple[int, Root, str]]:
+        """Return the address, root and path of each object of another library that may lie over a tensor's memory."""
+        found = []
+        for value in self.foreign:
+            address, reached = self._foreign.address(value), self.path_to(value)
+            if address and reached is not None:
+                found.append((address, reached[0], f"{reached[1]} ({self._foreign.name(type(value))})"))
+        return found
+
+    def is_kept_out(self, value: object) -> bool:
+        """Tell whether the walk never enters an object that is alive all the same."""
+        return id(value) in self._stop
 
     def parents(self, value: object) -> list[object]:
         """Return the objects between a root and `value`, nearest first."""
@@ -160,3 +222,14 @@ class Walk:
             key = self._parent[key]
             found.append(self.visited[key])
         return found
+
+
+def _of_code(holder: Any) -> list[object]:
+    """Return what a function, class or frame holds, without what every one of them reaches."""
+    if type(holder) is types.FunctionType:
+        # Not the globals: every function of a notebook reaches every variable through them.
+        return [*(holder.__closure__ or ()), holder.__defaults__, holder.__kwdefaults__, holder.__dict__]
+    if type(holder) is types.FrameType:
+        return [] if holder.f_code.co_name == "<module>" else [value for _, value in locals_of(holder)]
+    # Library classes hold code; a class of the notebook may hold a cache.
+    return list(vars(holder).values()) if holder.__module__ == "__main__" else []

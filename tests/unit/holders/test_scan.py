@@ -246,7 +246,10 @@ def test_function_that_runs_on_another_thread(shell):
     finally:
         leave.set()
         thread.join()
-    assert (holder.kind, holder.path) == (HolderKind.RUNNING, "running in work(), local `batch`")
+    assert (holder.kind, holder.path) == (
+        HolderKind.RUNNING,
+        f"running in work() on thread {thread.name}, local `batch`",
+    )
 
 
 def test_imported_module(shell, monkeypatch):

@@ -1,0 +1,119 @@
+"""What errors and debuggers keep: frames with their locals, in each of their several holders."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import TYPE_CHECKING, Any
+
+from gpumem_magic.holders.edges import GROUP
+from gpumem_magic.holders.model import HolderKind
+from gpumem_magic.holders.roots import OWN_PACKAGE, Root
+from gpumem_magic.holders.suspended import locals_of, running_frames
+
+if TYPE_CHECKING:
+    import types
+    from collections.abc import Iterator
+
+__all__ = ["debuggers", "error_roots", "formatters", "frame_roots", "links"]
+
+_FORMATTERS = ("InteractiveTB", "SyntaxTB")
+
+
+def formatters(shell: Any) -> list[Any]:
+    """Return what IPython formats tracebacks with; each keeps the last one, for %tb and %debug."""
+    return [found for name in _FORMATTERS if (found := getattr(shell, name, None)) is not None]
+
+
+def links(*errors: object) -> Iterator[BaseException]:
+    """Yield errors, those that they were raised from or while handling, and those that they group."""
+    seen: set[int] = set()
+    pending = list(errors)
+    while pending:
+        error = pending.pop()
+        if not isinstance(error, BaseException) or id(error) in seen:
+            continue
+        seen.add(id(error))
+        yield error
+        pending += [BaseException.__dict__[name].__get__(error) for name in ("__context__", "__cause__")]
+        if GROUP is not None and issubclass(type(error), GROUP):
+            pending += GROUP.exceptions.__get__(error)
+
+
+def error_roots(shell: Any) -> Iterator[Root]:
+    """Yield what the last error left behind, what is being handled, and what debuggers keep."""
+    seen: set[int] = set()
+    # sys.exc_info() first: an error that is being handled may be the last one too.
+    errors: list[tuple[HolderKind, object]] = [(HolderKind.HANDLED_ERROR, sys.exc_info()[1])]
+    errors += [(HolderKind.LAST_ERROR, getattr(sys, name, None)) for name in ("last_exc", "last_value")]
+    ended = getattr(shell, "last_execution_result", None)
+    errors += [(HolderKind.LAST_ERROR, getattr(ended, name, None)) for name in ("error_in_exec", "error_before_exec")]
+    for kind, error in errors:
+        for link in links(error):
+            yield from _traceback(kind, type(link).__name__, link.__traceback__, seen)
+    name = type(getattr(sys, "last_value", None)).__name__
+    yield from _traceback(HolderKind.LAST_ERROR, name, getattr(sys, "last_traceback", None), seen)
+    for formatter in formatters(shell):
+        yield from _traceback(HolderKind.LAST_ERROR, "error", getattr(formatter, "tb", None), seen)
+    for debugger in debuggers(shell):
+        yield from _of_debugger(shell, debugger, seen)
+
+
+def debuggers(shell: Any) -> list[Any]:
+    """Return the debuggers that something keeps: IPython's own, the last one of Python 3.14, and those that run now."""
+    found = [getattr(formatter, "pdb", None) for formatter in formatters(shell)]
+    pdb = sys.modules.get("pdb")
+    found.append(getattr(getattr(pdb, "Pdb", None), "_last_pdb_instance", None))
+    bdb: Any = getattr(sys.modules.get("bdb"), "Bdb", None)
+    if bdb is not None:
+        for _, frame in running_frames():
+            if frame.f_code.co_name == "interaction":
+                found += [value for _, value in locals_of(frame) if issubclass(type(value), bdb)]
+    return list({id(one): one for one in found if one is not None}.values())
+
+
+def _of_debugger(shell: Any, debugger: Any, seen: set[int]) -> Iterator[Root]:
+    """Yield the frames of a debugger; one that was left keeps the locals of the frame that it showed, without it."""
+    stack = getattr(debugger, "stack", None)
+    frames = [getattr(debugger, "curframe", None), getattr(debugger, "botframe", None)]
+    frames += [entry[0] for entry in stack if type(entry) is tuple] if type(stack) is list else []
+    for frame in frames:
+        if frame is not None:
+            yield from frame_roots(HolderKind.DEBUGGER, "debugger", frame, seen)
+    chain = getattr(debugger, "_chained_exceptions", None)
+    for error in links(*(chain if type(chain) is tuple else ())):
+        yield from _traceback(HolderKind.DEBUGGER, f"debugger: {type(error).__name__}", error.__traceback__, seen)
+    try:
+        shown = debugger.curframe_locals
+    except AttributeError:  # never started; from 3.13 on it is asked of the frame
+        return
+    if type(shown) is dict and shown is not shell.user_ns:
+        for name, value in list(shown.items()):
+            yield Root(HolderKind.DEBUGGER, f"debugger, local `{name}`", value)
+
+
+def _traceback(kind: HolderKind, error: str, traceback: types.TracebackType | None, seen: set[int]) -> Iterator[Root]:
+    while traceback is not None:
+        what = error if kind is HolderKind.DEBUGGER else f"{kind.value}: {error}"
+        yield from frame_roots(kind, what, traceback.tb_frame, seen)
+        traceback = traceback.tb_next
+
+
+def frame_roots(kind: HolderKind, what: str, frame: types.FrameType, seen: set[int], after: str = "") -> Iterator[Root]:
+    """Yield a frame's local variables; module-level frames hold the namespace itself and are passed over.
+
+    `after` follows the name of the function.
+    """
+    is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    if id(frame) in seen or frame.f_code.co_name == "<module>" or not (is_function or _has_own_names(frame)):
+        return
+    seen.add(id(frame))
+    if str(frame.f_globals.get("__name__", "")).partition(".")[0] == OWN_PACKAGE:
+        return
+    for name, value in locals_of(frame):
+        yield Root(kind, f"{what} in {frame.f_code.co_name}(){after}, local `{name}`", value)
+
+
+def _has_own_names(frame: types.FrameType) -> bool:
+    """Tell a class body from code that runs in the module's namespace."""
+    return frame.f_locals is not frame.f_globals
