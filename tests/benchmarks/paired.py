@@ -1,4 +1,4 @@
-"""Tell differences of a percent on a machine that is noisy by ten; benchmarks and the checks on the GPU measure with it.
+"""Tell differences of a percent on a machine that is noisy by ten: for the benchmarks and the checks on the GPU.
 
 The two ways are run in rounds of four, A B B A, so that drift (clocks, temperature, other work) falls on both; each
 round gives one ratio, and what is told is the rounds' median with its 95 % interval by order statistics, which assumes
