@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     _Shown: TypeAlias = Report | Comparison | ExportedReport
 
-__all__ = ["bundle", "can_show_widgets", "preload", "report_widget"]
+__all__ = ["bundle", "can_show_widgets", "preload", "preload_view", "report_widget"]
 
 _SCRIPT = Path(__file__).resolve().parent / "static" / "widget.js"
 # The saved state holds the script (about 150 kB) and this in base64; a notebook with 20 reports stays under 10 MB.
@@ -123,19 +123,23 @@ def _as_asked(_data: object, subshell: str | None) -> str | None:
 
 
 def preload() -> None:
-    """Import what showing a picture needs (0.3 s), so that the first report is as fast as the tenth.
+    """Import what showing a picture needs (0.2 s), so that the first report is as fast as the tenth.
 
     Meant for a side thread while a long cell runs. A package that fails to import is left to `bundle`, which says so.
     """
     with suppress(ImportError, OSError, RuntimeError):
         importlib.import_module("gpumem_magic.report.png")
+        importlib.import_module("gpumem_magic.report.fallback")
         importlib.import_module("matplotlib.backends._backend_agg")
+    preload_view()
+
+
+def preload_view() -> None:
+    """Import what the live view needs, where a front end can show it."""
     if can_show_widgets():
-        with suppress(ImportError, OSError, GpumemError):
+        # Versions that do not fit each other fail in many ways.
+        with suppress(ImportError, OSError, AttributeError, TypeError, ValueError, RuntimeError, GpumemError):
             _widget_class()
-    # Last: only texts in scripts that the base font lacks need it.
-    with suppress(ImportError, OSError, RuntimeError):
-        importlib.import_module("matplotlib.font_manager")
 
 
 def report_widget(report: _Shown) -> Any:

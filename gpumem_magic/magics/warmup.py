@@ -1,7 +1,7 @@
 """Import what the first report needs before it is needed, so that it comes as fast as the tenth.
 
-Our own modules (0.1 s) once a cell has brought torch, while nothing runs; what draws (matplotlib, the widget) beside
-the first measured cell, as importing it settles things that the user may still want to choose (matplotlib's backend).
+Our own modules and the widget's (0.2 s together) once a cell has brought torch, while nothing runs; matplotlib beside
+the first measured cell, as importing it settles what the user may still want to choose (its backend, its folder).
 """
 
 from __future__ import annotations
@@ -25,11 +25,17 @@ _DELAY_SECONDS = 0.05
 # The next cell of a Run All has begun by then.
 _IDLE_SECONDS = 0.3
 
-_ANALYSIS = (
+# In the order in which a measured cell asks for them.
+_OWN = (
+    "gpumem_magic.magics.measurement",
+    "gpumem_magic.holders.roles",
+    "gpumem_magic.recording.marks.calls",
     "gpumem_magic.trace.convert",
     "gpumem_magic.allocator.replay",
-    "gpumem_magic.analysis.lines",
     "gpumem_magic.report",
+    "gpumem_magic.report.fallback",
+    "gpumem_magic.book",
+    "gpumem_magic.analysis.leaks.check",
 )
 
 # A child forked in the middle of an import would wait for ever for the module's lock, so forks wait for us.
@@ -40,7 +46,7 @@ _waiting: Tick | None = None
 
 
 def warm_up_when_idle() -> None:
-    """Import the analysis once torch is there; called after cells, and costs a look-up."""
+    """Import what is ours, and the widget, once torch is there; called after cells, and costs a look-up."""
     global _own_asked  # noqa: PLW0603 - once a process is the point
     if not _own_asked and "torch" in sys.modules:
         _own_asked = True
@@ -54,9 +60,13 @@ def _begin_own() -> bool:
 
 def _import_own() -> None:
     # What fails to import is left to the report, which says so; here it would be a traceback below the user's cell.
-    with _importing, suppress(ImportError, OSError, RuntimeError):
-        for name in _ANALYSIS:
+    from gpumem_magic import widget
+
+    for name in _OWN:
+        with _importing, suppress(ImportError, OSError, RuntimeError):
             importlib.import_module(name)
+    with _importing:
+        widget.preload_view()
 
 
 def warm_up_later() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from gpumem_magic.report.purposes import category_columns, purposes_header
 from gpumem_magic.report.segments import keyframes
 from gpumem_magic.report.sums import sampled_arrays, sum_arrays
 from gpumem_magic.report.whatif.limits import why_not
-from gpumem_magic.report.whatif.words import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -146,8 +145,15 @@ def _tools(analysis: Analysis, device: DeviceAnalysis, extras: Extras) -> dict[s
         "mapped": device.memory is not None,
         "segments": None if maps is None else {"moments": maps.moments},
         "notReplayed": why_not(analysis, device),
-        "whatIf": None if answer is None else plain(answer),
+        "whatIf": None if answer is None else _plain(answer),
     }
+
+
+def _plain(answer: Answer) -> dict[str, Any]:
+    # The names of all settings come with the words: for those who asked.
+    from gpumem_magic.report.whatif.words import plain
+
+    return plain(answer)
 
 
 def _place_arrays(

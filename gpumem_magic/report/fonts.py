@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import unicodedata
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from matplotlib import ft2font
 
@@ -44,11 +44,15 @@ def _needs_shaping(text: str) -> bool:
     )
 
 
-def _holds(path: str, characters: frozenset[str]) -> frozenset[str]:
-    from matplotlib import font_manager
+@lru_cache(maxsize=_MOST_OPENED)
+def _opened(path: str) -> Any:
+    # Not the font manager's: it reads, or first makes, a list of all fonts of the machine.
+    return ft2font.FT2Font(path)
 
+
+def _holds(path: str, characters: frozenset[str]) -> frozenset[str]:
     try:
-        font = font_manager.get_font(path)
+        font = _opened(path)
     except (OSError, RuntimeError):
         return frozenset()
     return frozenset(character for character in characters if font.get_char_index(ord(character)))
