@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import time
 import types
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -14,6 +13,8 @@ from gpumem_magic.holders.suspended import running_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from gpumem_magic.holders.budget import Budget
 
 __all__ = ["Climb", "climb", "closure_above"]
 
@@ -50,7 +51,7 @@ def climb(
     is_alive: Callable[[object], bool],
     own: Iterable[object],
     uncounted: Collection[int],
-    deadline: float,
+    budget: Budget,
 ) -> dict[int, Climb]:
     """Find what keeps `targets` alive.
 
@@ -64,15 +65,15 @@ def climb(
         Objects of the scan itself, which are no holders.
     uncounted
         Ids of objects that the scan refers to: their references are not counted.
-    deadline
-        ``time.monotonic()`` after which no further one is looked for.
+    budget
+        When it is spent, no further one is looked for.
 
     Returns
     -------
     dict
         By ``id(target)``. Targets above which there is nothing in Python are left out.
     """
-    above = _Above({*map(id, own), id(targets), id(own), *_running()}, is_alive, deadline)
+    above = _Above({*map(id, own), id(targets), id(own), *_running()}, is_alive, budget)
     if len(targets) <= _MANY:
         for first in range(0, len(targets), _FEW):
             above.look(targets[first : first + _FEW])
@@ -84,14 +85,14 @@ def climb(
 class _Above:
     """Who holds what, as ids: lists of objects would themselves be holders."""
 
-    def __init__(self, skip: set[int], is_alive: Callable[[object], bool], deadline: float) -> None:
+    def __init__(self, skip: set[int], is_alive: Callable[[object], bool], budget: Budget) -> None:
         self.objects: dict[int, object] = {}
         self.alive: set[int] = set()
         self.is_complete = True
         self.holders: dict[int, list[int]] = {}
         self._skip = skip
         self._is_alive = is_alive
-        self._deadline = deadline
+        self._budget = budget
         skip.update((id(self.objects), id(self), id(self.__dict__)))
 
     def these(self, numbers: Iterable[int]) -> tuple[object, ...]:
@@ -106,7 +107,7 @@ class _Above:
         for value in frontier:
             self.objects[id(value)] = value
         while frontier:
-            if len(known) >= _MOST_ABOVE or time.monotonic() > self._deadline:
+            if len(known) >= _MOST_ABOVE or self._budget.is_spent():
                 self.is_complete = False
                 return
             self._skip.add(id(frontier))
@@ -132,7 +133,7 @@ class _Above:
         for target in targets:
             self.objects[id(target)] = target
         for count, value in enumerate(everything):
-            if count % 4096 == 0 and time.monotonic() > self._deadline:
+            if count % 4096 == 0 and self._budget.is_spent():
                 self.is_complete = False
                 return
             if id(value) not in self._skip:

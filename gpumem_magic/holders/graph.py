@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from gpumem_magic.holders.budget import Budget
     from gpumem_magic.holders.tensors import Torch
 
 __all__ = ["GraphWalk", "Packed", "Saved"]
@@ -36,11 +36,11 @@ class GraphWalk:
     run its forward again. torch versions without it show nodes, but not what they saved.
     """
 
-    def __init__(self, torch: Torch, deadline: float) -> None:
+    def __init__(self, torch: Torch, budget: Budget) -> None:
         self.cut = False
         self.packed: list[Packed] = []
         self._torch = torch
-        self._deadline = deadline
+        self._budget = budget
         self._seen: dict[int, object] = {}
         self._saved_names: dict[type, tuple[str, ...]] = {}
 
@@ -57,7 +57,7 @@ class GraphWalk:
             # Kept, so that the id stays this node's.
             self._seen[id(node)] = node
             count += 1
-            if count % 256 == 0 and time.monotonic() > self._deadline:
+            if count % 256 == 0 and self._budget.is_spent():
                 self.cut = True
                 break
             saved += self._saved_by(node, count)

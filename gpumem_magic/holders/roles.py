@@ -17,6 +17,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from gpumem_magic.holders.budget import Budget
 from gpumem_magic.holders.graph import GraphWalk
 from gpumem_magic.holders.tensors import loaded_torch
 from gpumem_magic.recording.module_paths import attribute, children, joined
@@ -82,7 +83,7 @@ class RoleBook:
         """See what the graph behind these tensors saved."""
 
         def look(torch: Torch) -> None:
-            walk = GraphWalk(torch, time.monotonic() + _LONGEST_SECONDS)
+            walk = GraphWalk(torch, Budget(_LONGEST_SECONDS))
             for tensor in _tensors_in(torch, (outputs,), 2):
                 self._saved(torch, walk, tensor)
 
@@ -130,12 +131,12 @@ class RoleBook:
         if torch is None or not self._lock.acquire(timeout=_END_SECONDS):
             return
         moment = time.time_ns() // 1000
-        deadline = time.monotonic() + _END_SECONDS
+        budget = Budget(_END_SECONDS)
         enabled = gc.isenabled()
         gc.disable()
         try:
             with torch.undisturbed():
-                self._complete = self._everything(torch, deadline)
+                self._complete = self._everything(torch, budget)
         except Exception:  # noqa: BLE001 - any object may be hostile; what was seen before it counts
             self._complete = False
         finally:
@@ -144,7 +145,7 @@ class RoleBook:
             self._flush(moment)
             self._lock.release()
 
-    def _everything(self, torch: Torch, deadline: float) -> bool:
+    def _everything(self, torch: Torch, budget: Budget) -> bool:
         modules, optimizers, tensors = _alive(torch)
         self._name_modules(modules, torch)
         for module in modules:
@@ -154,11 +155,11 @@ class RoleBook:
                 self._note_parameter(torch, parameter)
             for name, buffer in _registered(module, "_buffers", torch, deep=False):
                 self._note(torch, buffer, _BUFFER, joined(prefix, name))
-            if time.monotonic() > deadline:
+            if budget.is_spent():
                 return False
         for optimizer in optimizers:
             self._note_optimizer(torch, optimizer)
-        walk = GraphWalk(torch, deadline)
+        walk = GraphWalk(torch, budget)
         complete = True
         for count, tensor in enumerate(tensors):
             try:
@@ -170,7 +171,7 @@ class RoleBook:
                     self._saved(torch, walk, tensor)
             except Exception:  # noqa: BLE001 - one broken tensor does not hide the others
                 complete = False
-            if count % 256 == 0 and time.monotonic() > deadline:
+            if count % 256 == 0 and budget.is_spent():
                 return False
         return complete and not walk.cut
 

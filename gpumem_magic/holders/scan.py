@@ -9,6 +9,7 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from gpumem_magic.holders.budget import Budget
 from gpumem_magic.holders.cycles import climb, closure_above
 from gpumem_magic.holders.edges import describe_chain
 from gpumem_magic.holders.errors import error_roots
@@ -91,7 +92,6 @@ def who_holds(shell: Any, *, budget: float = 2.0, quick: bool = False, first: Co
     HolderScan
         Largest storage first.
     """
-    started = time.monotonic()
     torch = loaded_torch()
     if torch is None:
         return HolderScan((), 0, 0.0, "torch is not imported in this process: there are no tensors")
@@ -99,7 +99,7 @@ def who_holds(shell: Any, *, budget: float = 2.0, quick: bool = False, first: Co
     gc.disable()  # a collection in the middle would run finalisers of the objects that are being looked at
     try:
         with torch.undisturbed():
-            scan = _Scan(shell, torch, started, budget, first)
+            scan = _Scan(shell, torch, budget, first)
             return scan.quick_result() if quick else scan.result()
     finally:
         if was_enabled:
@@ -107,15 +107,15 @@ def who_holds(shell: Any, *, budget: float = 2.0, quick: bool = False, first: Co
 
 
 class _Scan:
-    def __init__(self, shell: Any, torch: Torch, started: float, budget: float, first: Collection[str]) -> None:
+    def __init__(self, shell: Any, torch: Torch, budget: float, first: Collection[str]) -> None:
         self._first = frozenset(first)
         self._shell = shell
         self._torch = torch
-        self._started = started
-        self._budget = budget
-        deadline = started + budget
-        self._walk = Walk(started + _WALK_SHARE * budget, torch)
-        self._graph = GraphWalk(torch, deadline)
+        self._started = time.monotonic()
+        self._seconds = budget
+        self._budget = Budget(budget)
+        self._walk = Walk(self._budget.part(_WALK_SHARE), torch)
+        self._graph = GraphWalk(torch, self._budget)
         self._found: dict[StorageKey, _Found] = {}
         self._graphs: dict[str, list[tuple[str, int]]] = {}
 
@@ -264,9 +264,8 @@ class _Scan:
         own += [entry.tensors for entry in self._found.values()]
         own += self._torch.own()
         rest = self._worth_a_search(rest)
-        deadline = self._started + self._budget
-        found = {} if self._over() else climb(rest, self._is_alive, own, set(map(id, everyone)), deadline)
-        self._walk.cut |= time.monotonic() > deadline
+        found = {} if self._over() else climb(rest, self._is_alive, own, set(map(id, everyone)), self._budget)
+        self._walk.cut |= self._over()
         for number, tensor in enumerate(rest):
             entry = self._entry(tensor)
             if entry is None:
@@ -342,14 +341,14 @@ class _Scan:
         for name, start in (("", tensor), (".grad", self._torch.gradient(tensor))):
             if start is None or self._torch.grad_fn(start) is None:
                 continue
-            saved, _ = GraphWalk(self._torch, self._started + self._budget).behind(start)
+            saved, _ = GraphWalk(self._torch, self._budget).behind(start)
             for item in saved:
                 if self._torch.storage(item.tensor) == key:
                     return f"{name}.grad_fn → {item.name}"
         return None
 
     def _over(self) -> bool:
-        return time.monotonic() > self._started + self._budget
+        return self._budget.is_spent()
 
     def _finish(self) -> HolderScan:
         storages = []
@@ -381,6 +380,6 @@ class _Scan:
             for root, found in self._graphs.items()
         ]
         kept = sorted((item for item in graphs if item[1] > _FEW_NODES), key=lambda item: -item[1])
-        reason = f"stopped after {self._budget:g} s: holders found so far are right, others may be missing"
+        reason = f"stopped after {self._seconds:g} s: holders found so far are right, others may be missing"
         visited = len(self._walk.visited)
         return HolderScan(tuple(storages), visited, seconds, reason if cut else None, tuple(kept), witnesses)

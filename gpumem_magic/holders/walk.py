@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextvars
 import gc
-import time
 import types
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from gpumem_magic.holders.suspended import locals_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from gpumem_magic.holders.budget import Budget
     from gpumem_magic.holders.roots import Root
     from gpumem_magic.holders.tensors import Torch
 
@@ -49,19 +49,19 @@ class Walk:
 
     Parameters
     ----------
-    deadline
-        ``time.monotonic()`` at which the walk stops.
+    budget
+        When the walk stops.
     tensors
         Knows torch: which types are tensors, and what a tensor holds beyond what the garbage collector sees.
     """
 
-    def __init__(self, deadline: float, tensors: Torch) -> None:
+    def __init__(self, budget: Budget, tensors: Torch) -> None:
         self.cut = False
         self.visited: dict[int, object] = {}
         self.tensors: list[object] = []
         self.foreign: list[object] = []
         self.roots_of: dict[int, list[Root]] = {}
-        self._deadline = deadline
+        self._budget = budget
         self._tensors = tensors
         self._foreign = Foreign()
         self._parent: dict[int, int] = {}
@@ -95,7 +95,7 @@ class Walk:
         count = 0
         while queue or last or self._take_key(queue):
             count += 1
-            if count % _CHECK_CLOCK_EVERY == 0 and time.monotonic() > self._deadline:
+            if count % _CHECK_CLOCK_EVERY == 0 and self._budget.is_spent():
                 self.cut = True
                 return
             holder = queue.popleft() if queue else last.popleft()
