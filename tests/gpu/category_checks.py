@@ -5,11 +5,16 @@ Each ``check_*`` takes nothing, asserts what must hold, and returns a line of wh
 
 from __future__ import annotations
 
-import statistics
+import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shared import torch_with_cuda
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
+from paired import paired
 
 import gpumem_magic
 from gpumem_magic.analysis.categories import KINDS
@@ -246,29 +251,36 @@ def check_category_out_of_memory() -> str:
 
 
 def check_cost_modules() -> str:
-    """Time of a launch-bound step with and without the watch over modules, interleaved."""
+    """Goal: watching modules at most +2 % on a launch-bound step. Cells of 40 steps, looks at roles included."""
     torch = torch_with_cuda()
     from gpumem_magic.holders.roles import RoleBook
     from gpumem_magic.recording.marks.calls import CallMarks
 
     model = make(torch, width=64, depth=6)
     optimizer = torch.optim.SGD(model.parameters(), 0.001, foreach=False)
+    looked: list[float] = []
 
-    def timed() -> float:
+    def plain() -> float:
+        torch.cuda.synchronize()
         began = time.perf_counter()
         train(torch, model, optimizer, 40)
         torch.cuda.synchronize()
-        return (time.perf_counter() - began) / 40 * 1e3
+        return time.perf_counter() - began
 
-    timed()
-    plain: list[float] = []
-    watched: list[float] = []
-    for number in range(16):
-        for with_watch in (number % 2 == 0, number % 2 == 1):
-            calls = CallMarks(torch, RoleBook(dict)) if with_watch else None
-            (watched if with_watch else plain).append(timed())
-            if calls is not None:
-                calls.stop()
-    ratios = sorted(one / other - 1 for one, other in zip(watched, plain, strict=True))
-    middle, low, high = statistics.median(ratios), ratios[len(ratios) // 4], ratios[-len(ratios) // 4]
-    return f"step {statistics.median(plain):.2f} ms, with modules {middle:+.1%} (quartiles {low:+.1%} to {high:+.1%})"
+    def watched(*, roles: bool) -> float:
+        book = RoleBook(dict) if roles else None
+        calls = CallMarks(torch, book)
+        try:
+            return plain()
+        finally:
+            calls.stop()
+            if book is not None:
+                looked.append(book._spent)
+
+    began = time.monotonic()
+    while time.monotonic() - began < 1.5:
+        plain()
+    everything = paired(plain, lambda: watched(roles=True), 24)
+    calls_alone = paired(plain, lambda: watched(roles=False), 10)
+    step, looks = everything.base / 40 * 1e3, looked[-1] * 1e3
+    return f"step {step:.2f} ms, with modules and roles {everything}, looks {looks:.1f} ms a cell; alone {calls_alone}"

@@ -2,17 +2,14 @@
 
 Each ``check_*`` takes nothing and returns a line of ratios from one run. Run by ``run_all.py``.
 
-Machines of this kind are noisy by several percent, so that a difference of 1 % needs many short rounds: the ways take
-turns in each round, in an order that moves, and what is told is the median of the rounds' ratios with its 95 % interval
-(order statistics, no assumption about the noise).
+Machines of this kind are noisy by several percent, so that a difference of 1 % needs many short rounds
+(``tests/benchmarks/paired.py``): cells of three steps, some hundred rounds in half a minute.
 """
 
 from __future__ import annotations
 
-import gc
-import math
 import os
-import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -20,6 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from marks_checks import MODEL, QUICK, TRAIN, Played, start_marks, training
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
+from paired import paired
+
+from gpumem_magic.recording import sampler
 from gpumem_magic.recording.model import Cell, Outcome
 from gpumem_magic.recording.options import RecordOptions
 from gpumem_magic.recording.recorder import Recorder
@@ -27,9 +29,9 @@ from gpumem_magic.recording.recorder import Recorder
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Of one benchmark; whole rounds only.
-LONGEST_S = 8.0 if QUICK else 30.0
-FEWEST = 4
+# Of one benchmark; whole rounds only. The first comparison is the one that has a goal: it gets three parts of four.
+LONGEST_S = 8.0 if QUICK else 32.0
+STEPS = 3
 
 
 def modes(played: Played, source: str) -> dict[str, Callable[[], float]]:
@@ -38,7 +40,6 @@ def modes(played: Played, source: str) -> dict[str, Callable[[], float]]:
     codes = played.compile(source + "\ntorch.cuda.synchronize()\n")
 
     def timed() -> float:
-        gc.collect()
         torch.cuda.synchronize()
         began = time.perf_counter()
         played.run(codes)
@@ -66,80 +67,99 @@ def modes(played: Played, source: str) -> dict[str, Callable[[], float]]:
 
         return run
 
+    def after() -> float:
+        ours("lines")()
+        timed()  # the code that ran under marks is put back at its next run
+        return timed()
+
     return {
         "bare": timed,
         "torch context=None": history(context=None),
         "ours lines": ours("lines"),
         "torch python": history(context="all", stacks="python"),
         "ours python": ours("python"),
-        "bare after": timed,
+        "bare after": after,
     }
 
 
-def interval(values: list[float]) -> tuple[float, float, float]:
-    """Return the median with the 95 % interval of it, by order statistics."""
-    values = sorted(values)
-    count = len(values)
-    reach = math.ceil(0.98 * math.sqrt(count))
-    low, high = max(0, count // 2 - reach), min(count - 1, (count - 1) // 2 + reach)
-    return values[low], statistics.median(values), values[high]
-
-
-def interleaved(played: Played, source: str, pairs: dict[str, str]) -> str:
-    """Time ways against their base in rounds, and word the ratios.
-
-    Parameters
-    ----------
-    pairs
-        Which way is compared with which base, both names of `modes`.
-    """
-    chosen = dict.fromkeys([*pairs.values(), *pairs])
-    ways = {name: way for name, way in modes(played, source).items() if name in chosen}
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
+def warmed(run: Callable[[], float], seconds: float = 1.5) -> None:
+    """Run until the clocks are up and torch has met everything."""
     began = time.monotonic()
-    turn = 0
-    while turn <= FEWEST or time.monotonic() - began < LONGEST_S:
-        # The order changes, so that none always follows the same one.
-        order = list(ways)[turn % len(ways) :] + list(ways)[: turn % len(ways)]
-        for name in order:
-            elapsed = ways[name]()
-            if turn:
-                seconds[name].append(elapsed)
-        turn += 1
-    first = next(iter(ways))
-    parts = [f"{turn - 1} rounds, {first} {statistics.median(seconds[first]) * 1e3:.1f} ms"]
-    for name, base in pairs.items():
-        low, middle, high = interval([a / b for a, b in zip(seconds[name], seconds[base], strict=True)])
-        parts.append(f"{name} / {base} {(middle - 1) * 100:+.2f} % ({(low - 1) * 100:+.2f} to {(high - 1) * 100:+.2f})")
+    while time.monotonic() - began < seconds:
+        run()
+
+
+def compared(played: Played, source: str, *pairs: tuple[str, str]) -> str:
+    """Time ways against their base, both names of `modes`, and word the ratios."""
+    ways = modes(played, source)
+    warmed(ways["bare"])
+    shares = [1.0] if len(pairs) == 1 else [0.75, *[0.25 / (len(pairs) - 1)] * (len(pairs) - 1)]
+    parts = []
+    for (name, base), share in zip(pairs, shares, strict=True):
+        found = paired(ways[base], ways[name], share * LONGEST_S)
+        parts.append(f"{name} / {base} {found}, {base} {found.base * 1e3:.1f} ms")
     return "; ".join(parts)
 
 
 def check_cost_launch_bound() -> str:
     """Goal: lines at most +1 % over torch's own recorder with ``context=None``."""
-    played = training(steps=5, depth=16)
-    return interleaved(played, TRAIN, {"ours lines": "torch context=None", "torch context=None": "bare"})
+    played = training(steps=STEPS, depth=16)
+    return compared(played, TRAIN, ("ours lines", "torch context=None"), ("torch context=None", "bare"))
 
 
 def check_cost_python_stacks() -> str:
     """Goal: ``--stacks python`` at most +1 % over torch's own recorder with the same arguments."""
-    return interleaved(training(steps=5, depth=16), TRAIN, {"ours python": "torch python", "torch python": "bare"})
+    played = training(steps=STEPS, depth=16)
+    return compared(played, TRAIN, ("ours python", "torch python"), ("torch python", "bare"))
+
+
+def check_cost_live_line() -> str:
+    """The sampler of cells longer than half a second, at fifty times a second in place of five."""
+    played = training(steps=2 * STEPS, depth=16)
+    ours = modes(played, TRAIN)["ours lines"]
+    ticks, cells = [0], [0]
+    read, usual = Recorder._sample, sampler._PERIOD_SECONDS
+
+    def counted(recorder: Any) -> Any:
+        ticks[0] += 1
+        return read(recorder)
+
+    def at(delay: float) -> Callable[[], float]:
+        def run() -> float:
+            sampler._DELAY_SECONDS = delay
+            cells[0] += delay == 0
+            return ours()
+
+        return run
+
+    setattr(Recorder, "_sample", counted)  # noqa: B010 - this process ends with the check
+    sampler._PERIOD_SECONDS = 0.02
+    warmed(at(0))
+    ticks[0] = cells[0] = 0
+    found = paired(at(60), at(0), LONGEST_S)
+    per_cell = ticks[0] / cells[0]
+    low, middle, high = (value / per_cell for value in found.more)
+    return (
+        f"a tick takes {middle * 1e6:.0f} µs of the cell ({low * 1e6:.0f} to {high * 1e6:.0f}), so the live line "
+        f"{100 * middle / (usual + 0.01):+.2f} %; {per_cell:.1f} ticks a cell of {found.base * 1e3:.0f} ms"
+    )
 
 
 def check_cost_after_unloading() -> str:
     """Goal: nothing within the noise, once a recording has ended."""
-    return interleaved(training(steps=5, depth=16), TRAIN, {"bare after": "bare"})
+    return compared(training(steps=STEPS, depth=16), TRAIN, ("bare after", "bare"))
 
 
 def check_cost_gpu_bound() -> str:
     """Goal: ours lines at most +0.5 % over bare."""
     played = training(steps=2, rows=8192, width=2048, depth=4)
-    return interleaved(played, TRAIN, {"ours lines": "bare", "torch context=None": "bare"})
+    return compared(played, TRAIN, ("ours lines", "bare"), ("torch context=None", "bare"))
 
 
 def check_cost_tiny_lines() -> str:
     """Lines of a few µs that allocate each time: the worst case that is still marked line by line."""
     source = "a = torch.ones(8, device='cuda')\nfor n in range(10_000):\n    b = a + 1\n    c = b * 2\n"
-    return interleaved(Played(MODEL), source, {"ours lines": "torch context=None", "torch context=None": "bare"})
+    return compared(Played(MODEL), source, ("ours lines", "torch context=None"), ("torch context=None", "bare"))
 
 
 def check_cost_plain_loop() -> str:
@@ -147,7 +167,7 @@ def check_cost_plain_loop() -> str:
     source = "x = 0\nfor n in range(6_000_000):\n    x += n\n"
     played = Played(MODEL)
     played.run(played.compile("torch.ones(1, device='cuda')"))
-    return interleaved(played, source, {"ours lines": "bare"})
+    return compared(played, source, ("ours lines", "bare"))
 
 
 # -- a real kernel -----------------------------------------------------------------------------------------------------
