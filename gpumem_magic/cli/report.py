@@ -1,4 +1,4 @@
-"""Commands that make reports: ``report`` and ``diff``."""
+"""Commands that make reports: ``report``, ``diff`` and ``export``."""
 
 from __future__ import annotations
 
@@ -50,13 +50,25 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument("--json", action="store_true", help="print one JSON object, sizes in bytes")
     parser.add_argument("--top", type=int, default=_TOP, metavar="K", help=f"rows to print (default {_TOP}; 0: all)")
     parser.set_defaults(run=_run_diff)
+    parser = commands.add_parser(
+        "export",
+        help="a snapshot or a report as JSON for Perfetto or speedscope",
+        description="Perfetto (also chrome://tracing): counters over time, cells, regions and the largest allocations. "
+        "speedscope: who was alive at the peak and at the end, as flame graphs of bytes.",
+    )
+    parser.add_argument("file", metavar="FILE", help="a snapshot, or an HTML report of gpumem-magic")
+    parser.add_argument("--to", required=True, choices=("perfetto", "speedscope"), help="whose format")
+    parser.add_argument("-o", "--output", metavar="OUT.json", help="where to write it (default: FILE's name, here)")
+    parser.set_defaults(run=_run_export)
 
 
 def _stem(path: Path) -> str:
     name = path.name
     for suffix in _PACKED:
         name = name.removesuffix(suffix)
-    return name.removesuffix(".pickle").removesuffix(".pkl") or path.name
+    for suffix in (".pickle", ".pkl", ".html"):
+        name = name.removesuffix(suffix)
+    return name or path.name
 
 
 def _run_report(arguments: argparse.Namespace) -> int:
@@ -93,6 +105,16 @@ def _operand(path: str) -> Report | ExportedReport:
     from gpumem_magic.report.reading import is_report, read_report
 
     return read_report(path) if is_report(path) else build(open_snapshot(path), title=Path(path).name)
+
+
+def _run_export(arguments: argparse.Namespace) -> int:
+    from gpumem_magic.report.files import shown_path, write_new
+    from gpumem_magic.report.interchange import exported
+
+    data = exported(_operand(arguments.file).to_document(), arguments.to)
+    target = write_new(data, arguments.output or f"{_stem(Path(arguments.file))}.{arguments.to}.json")
+    print(f"wrote {shown_path(target)} ({format_bytes(target.stat().st_size)})")
+    return 0
 
 
 def _run_diff(arguments: argparse.Namespace) -> int:

@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from gpumem_magic.analysis.model import Analysis
     from gpumem_magic.trace.model import Trace
 
-__all__ = ["default_name", "is_snapshot_name", "shown_path", "write_new_snapshot", "write_report"]
+__all__ = [
+    "default_name",
+    "interchange_format",
+    "is_snapshot_name",
+    "shown_path",
+    "write_new",
+    "write_new_snapshot",
+    "write_report",
+]
 
 
 def default_name(analysis: Analysis) -> str:
@@ -51,6 +59,37 @@ def is_snapshot_name(path: str | os.PathLike[str]) -> bool:
     return name.endswith(_PICKLES)
 
 
+def interchange_format(path: str | os.PathLike[str]) -> str | None:
+    """Return the other tool that a file's name asks for: ``x.perfetto.json``, ``x.speedscope.json``; None for none."""
+    found = re.search(r"\.(perfetto|speedscope)\.json$", Path(path).name.lower())
+    return None if found is None else found[1]
+
+
+def write_new(data: bytes, path: str | os.PathLike[str]) -> Path:
+    """Write bytes where nothing lies yet.
+
+    Raises
+    ------
+    ExportError
+        Something lies there, or it cannot be written.
+    """
+    target = _new(path)
+    try:
+        with target.open("xb") as file:
+            file.write(data)
+    except OSError as error:
+        raise ExportError(f"cannot write {target}: {error.strerror or error}") from error
+    return target
+
+
+def _new(path: str | os.PathLike[str]) -> Path:
+    target = Path(path).expanduser().absolute()
+    # Such a file does not tell who wrote it, and a recording of hours must not be lost to a slip.
+    if target.exists():
+        raise ExportError(f"{target} exists: choose another name or delete it first")
+    return target
+
+
 def write_new_snapshot(trace: Trace, path: str | os.PathLike[str]) -> Path:
     """Write a torch memory snapshot where nothing lies yet.
 
@@ -59,10 +98,7 @@ def write_new_snapshot(trace: Trace, path: str | os.PathLike[str]) -> Path:
     ExportError
         Something lies there, or it cannot be written.
     """
-    target = Path(path).expanduser().absolute()
-    # A pickle does not tell who wrote it, and a recording of hours must not be lost to a slip.
-    if target.exists():
-        raise ExportError(f"{target} exists: choose another name or delete it first")
+    target = _new(path)
     write_snapshot(trace, target)
     return target
 

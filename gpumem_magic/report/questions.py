@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic._errors import BadUsageError, GpumemError
-from gpumem_magic.report.comparison import Comparison
 from gpumem_magic.report.places import neighbours
-from gpumem_magic.report.reading import ExportedReport
 from gpumem_magic.report.report import Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from gpumem_magic.report.comparison import Comparison
+    from gpumem_magic.report.reading import ExportedReport
     from gpumem_magic.report.whatif.desk import Desk
 
 __all__ = ["Questions"]
@@ -53,7 +53,8 @@ class Questions:
         ----------
         content
             ``{"kind": "detail", "id", "device", "startUs", "endUs"}``: single allocations of a stretch.
-            ``{"kind": "export", "id", "what"}``: a file: ``"html"``, ``"bare"`` (without source) or ``"snapshot"``.
+            ``{"kind": "export", "id", "what"}``: a file: ``"html"``, ``"bare"`` (without source), ``"snapshot"``,
+            ``"perfetto"`` or ``"speedscope"``.
             ``{"kind": "place", "id", "device", "address", "startUs"}``: who was there before and after (`neighbours`).
             ``{"kind": "segments", "id", "device", "timeUs"}``: the map of segments at a time.
             ``{"kind": "whatif", "id", "device", "confs", "capBytes", "stop"}``: other settings (see `Desk`).
@@ -99,6 +100,12 @@ class Questions:
 
 
 def _export(report: Report | Comparison | ExportedReport, what: object) -> bytes:
+    from gpumem_magic.report.reading import ExportedReport
+
+    if what in {"perfetto", "speedscope"}:
+        from gpumem_magic.report.interchange import exported
+
+        return exported(report.to_document(), str(what))
     if isinstance(report, ExportedReport):
         raise BadUsageError("this was read from an exported report: that file is the export")
     if what == "snapshot":
@@ -112,6 +119,9 @@ def _export(report: Report | Comparison | ExportedReport, what: object) -> bytes
 
 def _place(report: Report | Comparison | ExportedReport, content: Mapping[str, Any]) -> dict[str, Any]:
     device, start = int(content["device"]), content["startUs"]
+    # Reading and comparing come with the questions: this module comes with the first report.
+    from gpumem_magic.report.comparison import Comparison
+
     if isinstance(report, Comparison):
         own = len(report.a.devices)
         report, device = (report.a, device) if device < own else (report.b, device - own)

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from gpumem_magic.analysis.anonymous import without_source
 from gpumem_magic.report.document import detail_document, view_document
-from gpumem_magic.report.files import default_name, is_snapshot_name, write_new_snapshot, write_report
+from gpumem_magic.report.files import (
+    default_name,
+    interchange_format,
+    is_snapshot_name,
+    write_new,
+    write_new_snapshot,
+    write_report,
+)
+from gpumem_magic.report.interchange import exported
 from gpumem_magic.report.segments import moment_document
 from gpumem_magic.report.text import report_text
 from gpumem_magic.report.whatif.model import bare
@@ -159,7 +167,7 @@ class Report:
         path
             A file, or a folder that gets a file named after the report; relative to the current folder. A name that
             ends in ``.pickle`` or ``.pkl``, also packed (``.pickle.gz``, ``.pickle.xz``), asks for the snapshot, which
-            torch's own viewer opens.
+            torch's own viewer opens; one that ends in ``.perfetto.json`` or ``.speedscope.json`` for those tools' form.
 
         Returns
         -------
@@ -174,6 +182,9 @@ class Report:
         """
         if is_snapshot_name(path):
             return write_new_snapshot(self.to_trace(), path)
+        tool = interchange_format(path)
+        if tool is not None:
+            return write_new(exported(self.to_document(), tool), path)
         return write_report(self.to_html(), path, default_name(self.analysis))
 
     def to_trace(self) -> Trace:

@@ -15,7 +15,9 @@ export interface SaveItem {
 const KINDS = [
   ['html', 'Report as HTML', 'html', 'text/html'],
   ['bare', 'Report without source, to share', 'bare.html', 'text/html'],
-  ['snapshot', 'Recording for torch’s viewer', 'pickle', 'application/octet-stream']
+  ['snapshot', 'Recording for torch’s viewer', 'pickle', 'application/octet-stream'],
+  ['perfetto', 'Trace for Perfetto', 'perfetto.json', 'application/json'],
+  ['speedscope', 'Flame graphs for speedscope', 'speedscope.json', 'application/json']
 ] as const;
 
 export class Exports {
@@ -42,14 +44,22 @@ export class Exports {
     if (this.#channel !== null)
       return KINDS.map(kind => ({ label: kind[1], act: () => this.#ask(kind), refused: this.#refused(kind[0]) }));
     if (!this.#standalone || typeof CompressionStream === 'undefined') return [];
-    return [{ label: KINDS[1][1], act: () => void this.#bare() }];
+    const [, bare, , perfetto, speedscope] = KINDS;
+    return [
+      { label: bare[1], act: () => void this.#bare() },
+      ...[perfetto, speedscope].map(kind => ({
+        label: kind[1],
+        act: () => {},
+        refused: `by gpumem-magic export FILE --to ${kind[0]}`
+      }))
+    ];
   }
 
   #refused(what: (typeof KINDS)[number][0]): string | null {
     const { devices } = this.#session.document.header;
     // Without addresses there were no events of torch's caching allocator, which is all that its viewer knows.
     return what === 'snapshot' && !devices.some(device => device.mapped === true)
-      ? 'it reads events of a GPU’s allocator'
+      ? 'only from events of a GPU’s allocator'
       : null;
   }
 

@@ -162,7 +162,7 @@ export class Toolbar {
     });
     const item = (label: string, act: () => void, refused: string | null = null): HTMLElement =>
       button(
-        refused === null ? label : `${label}: no, ${refused}`,
+        refused === null ? label : `${label} (${refused})`,
         () => {
           open(false);
           act();

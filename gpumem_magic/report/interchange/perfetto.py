@@ -1,0 +1,147 @@
+"""Trace Event JSON, which Perfetto and ``chrome://tracing`` open.
+
+The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event Format"). Each
+device is a process: counters for what was allocated, in all and by owner, and for torch's and the driver's numbers;
+measured cells and `record_function` regions as slices; the largest allocations as asynchronous slices.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpumem_magic.report.interchange.lives import owner_name, read_lives, stack_frames
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    from gpumem_magic.report.interchange.lives import Lives
+
+__all__ = ["trace_events"]
+
+# A counter with more points than any screen has columns is thinned to its extremes.
+_POINTS = 20_000
+_OWNER_POINTS = 4_000
+_OWNERS = 12
+# Each takes a row of its own while it lives; more than these cannot be looked through.
+_SINGLE = 5_000
+_CELLS, _REGIONS = 1, 2
+
+Event = dict[str, "Any"]
+
+
+def trace_events(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """Write a decoded view document as a trace."""
+    events: list[Event] = []
+    left_out = []
+    for index, device in enumerate(header["devices"]):
+        lives = read_lives(header, arrays, index)
+        pid = index + 1
+        name = device["key"] if device["name"] is None else f"{device['key']} {device['name']}"
+        events.append(_named("process_name", pid, 0, f"{name} (gpumem)"))
+        events += _counter(pid, "allocated", *lives.curve(), _POINTS)
+        events += _owners(pid, device, lives)
+        for number, lane in enumerate(device["lanes"]):
+            time = device["startUs"] + arrays[f"d{index}.lane{number}.t"].astype(np.int64)
+            events += _counter(pid, lane["name"], time, arrays[f"d{index}.lane{number}.v"].astype(np.int64), _POINTS)
+        events += _slices(pid, header, device)
+        events += [
+            {"ph": "i", "s": "p", "pid": pid, "tid": 0, "ts": marker["timeUs"], "name": marker["kind"], "cat": "marker",
+             "args": {"text": marker["text"]}}
+            for marker in device["markers"]
+        ]  # fmt: skip
+        shown, more = _singles(pid, header, device, lives)
+        events += shown
+        if more:
+            left_out.append(f"{device['key']}: {more:,} smaller allocations are in the counters only")
+    return {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "title": header["title"],
+            "sentence": header["sentence"],
+            "generator": f"gpumem-magic {header['package']}",
+            "units": "bytes; ts in Unix microseconds",
+            "left_out": left_out,
+        },
+    }
+
+
+def _named(what: str, pid: int, tid: int, name: str) -> Event:
+    return {"ph": "M", "pid": pid, "tid": tid, "name": what, "args": {"name": name}}
+
+
+def _thinned(time: NDArray[np.int64], value: NDArray[np.int64], points: int) -> NDArray[np.int64]:
+    """Return which points to keep: first, lowest, highest and last of each of equally many in a row."""
+    count = len(time)
+    if count <= points:
+        return np.arange(count)
+    edges = np.linspace(0, count, points // 4 + 1).astype(np.int64)
+    bin_of = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
+    order = np.lexsort((value, bin_of))
+    return np.unique(np.concatenate([edges[:-1], edges[1:] - 1, order[edges[:-1]], order[edges[1:] - 1]]))
+
+
+def _counter(pid: int, name: str, time: NDArray[np.int64], value: NDArray[np.int64], points: int) -> Iterator[Event]:
+    for at in _thinned(time, value, points).tolist():
+        yield {"ph": "C", "pid": pid, "tid": 0, "ts": int(time[at]), "name": name, "args": {"bytes": int(value[at])}}
+
+
+def _owners(pid: int, device: Mapping[str, Any], lives: Lives) -> Iterator[Event]:
+    """Write a counter for each of the owners that held most."""
+    curves = []
+    for number, group in enumerate(device["groups"]):
+        time, value = lives.curve(number)
+        if len(time) and value.max() > 0:
+            curves.append((int(value.max()), owner_name(group), time, value))
+    curves.sort(key=lambda curve: -curve[0])
+    for _, name, time, value in curves[:_OWNERS]:
+        yield from _counter(pid, f"by {name}", time, value, _OWNER_POINTS)
+
+
+def _slices(pid: int, header: Mapping[str, Any], device: Mapping[str, Any]) -> list[Event]:
+    """Write measured cells and regions, each kind as a thread of its own."""
+    cells = [
+        (span["title"], span["startUs"], span["endUs"], {"report": span["sentence"]})
+        for span in header.get("cells", [])
+    ]
+    regions: list[tuple[str, int, int, dict[str, str]]] = [
+        (one["name"], one["startUs"] or device["startUs"], one["endUs"] or device["endUs"], {})
+        for one in device["regions"]
+    ]
+    events = []
+    for tid, name, spans in ((_CELLS, "cells", cells), (_REGIONS, "regions", regions)):
+        if spans:
+            events.append(_named("thread_name", pid, tid, name))
+        events += [
+            {"ph": "X", "pid": pid, "tid": tid, "ts": first, "dur": max(last - first, 0), "name": title, "cat": name,
+             "args": args}
+            for title, first, last, args in spans
+        ]  # fmt: skip
+    return events
+
+
+def _singles(pid: int, header: Mapping[str, Any], device: Mapping[str, Any], lives: Lives) -> tuple[list[Event], int]:
+    """Write the allocations with the most bytes × time one by one; return how many are left out, too."""
+    weight = lives.bytes * (lives.end_us - lives.start_us + 1.0)
+    chosen = np.sort(np.argsort(-weight, kind="stable")[:_SINGLE])
+    names = [owner_name(group) for group in device["groups"]]
+    rest = device["timeline"]["rest"]
+    events = []
+    for nth in chosen.tolist():
+        common = {"cat": "allocation", "id": f"{pid}.{nth}", "pid": pid, "tid": 0, "name": names[lives.group[nth]]}
+        stack = [f"{function} ({file}:{line})" for function, file, line in stack_frames(header, int(lives.stack[nth]))]
+        args: dict[str, Any] = {"bytes": int(lives.bytes[nth])}
+        if lives.start[nth] < 0:
+            args["there"] = "before the recording"
+        if lives.end[nth] < 0:
+            args["stays"] = "alive at the end"
+        if stack:
+            args["stack"] = stack
+        events.append({"ph": "b", **common, "ts": int(lives.start_us[nth]), "args": args})
+        events.append({"ph": "e", **common, "ts": int(lives.end_us[nth])})
+    return events, len(weight) - len(chosen) + (int(rest["lifetimes"]) if rest else 0)
