@@ -226,7 +226,8 @@ def check_samples_and_driver() -> None:
 
     recording = compare_run(run)
     assert len(recording.samples) >= 3
-    assert all(s.allocated and s.reserved and s.device_used and s.process_used for s in recording.samples)
+    # What this process holds is asked of the driver only where torch does not count.
+    assert all(s.allocated and s.reserved and s.device_used for s in recording.samples)
     for reading in (*recording.before, *recording.after):
         assert not reading.missing, reading.missing
         assert reading.process_used is not None
