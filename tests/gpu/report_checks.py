@@ -6,29 +6,24 @@
 from __future__ import annotations
 
 import gc
+import importlib.metadata
 import statistics
 import time
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shared import torch_with_cuda
+from steps import watch
 
 import gpumem_magic
-from gpumem_magic import _reports
 from gpumem_magic.allocator.replay import history
-from gpumem_magic.holders.roles import RoleBook
-from gpumem_magic.recording import cuda
 from gpumem_magic.recording.model import Cell, Outcome, Recording, SourceKind
-from gpumem_magic.recording.recorder import Recorder
 from gpumem_magic.report import build
 from gpumem_magic.trace.collector import paused_collector
 from gpumem_magic.trace.convert import from_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from gpumem_magic.allocator.history import History
     from gpumem_magic.analysis.model import DeviceAnalysis, Row
     from gpumem_magic.report import Report
@@ -181,40 +176,6 @@ def _events(torch: Any, count: int) -> None:
         torch.empty(1000, device="cuda")
 
 
-@contextmanager
-def _stamped() -> Iterator[dict[str, float]]:
-    """Note how long each step takes on the way from a block's end to its report."""
-    steps: dict[str, float] = {}
-    places: tuple[tuple[Any, str], ...] = (
-        (cuda, "snapshot"),
-        (cuda, "_trace"),
-        (cuda.CudaSource, "_stop_history"),
-        (Recorder, "stop"),
-        (RoleBook, "end"),
-        (gpumem_magic.record, "_holders"),
-        (_reports, "build"),
-    )
-
-    def noted(original: Any, name: str) -> Any:
-        def call(*arguments: Any, **options: Any) -> Any:
-            begin = time.perf_counter()
-            try:
-                return original(*arguments, **options)
-            finally:
-                steps[name] = steps.get(name, 0.0) + time.perf_counter() - begin
-
-        return call
-
-    originals = [(owner, name, getattr(owner, name)) for owner, name in places]
-    for owner, name, original in originals:
-        setattr(owner, name, noted(original, name))
-    try:
-        yield steps
-    finally:
-        for owner, name, original in originals:
-            setattr(owner, name, original)
-
-
 def check_cost_report() -> str:
     """From the end of a block to the finished bundle, over torch's own snapshot of as many events."""
     torch = torch_with_cuda()
@@ -235,14 +196,14 @@ def check_cost_report() -> str:
             recorder = gpumem_magic.record()
             recorder.__enter__()
             _events(torch, count)
-            with _stamped() as steps:
-                begin = time.perf_counter()
-                recorder.__exit__(None, None, None)
-                steps["exit"] = time.perf_counter() - begin
-                recorder.report.static_bundle()
-                recorder.report.to_document(256_000)
-                ours.append(time.perf_counter() - begin)
-            rounds.append(steps)
+            seconds, restore = watch()
+            begin = time.perf_counter()
+            recorder.__exit__(None, None, None)
+            recorder.report.static_bundle()
+            recorder.report.to_document(256_000)
+            ours.append(time.perf_counter() - begin)
+            restore()
+            rounds.append(seconds)
             # A block lets go of torch's entries half a second after its report; a reader takes longer than that.
             time.sleep(1.0)
         snapshot = statistics.median(snapshots)
@@ -286,7 +247,8 @@ def check_cost_steps() -> str:
 
             with paused_collector():
                 taken = step("snapshot", torch.cuda.memory._snapshot)
-                trace = step("convert", partial(from_snapshot, taken, kind="cuda"))
+                convert = partial(from_snapshot, taken, kind="cuda", is_whole=True, has_stacks=False)
+                trace = step("convert", convert)
                 step("stop torch", partial(torch.cuda.memory._record_memory_history, enabled=None))
                 step("replay", lambda trace=trace: [_replay(one, trace) for one in trace.devices])
                 report = step("replay and analyse", partial(build, _as_recorded(trace)))
@@ -297,6 +259,8 @@ def check_cost_steps() -> str:
             rounds.append(steps)
         medians = {name: statistics.median(one[name] for one in rounds[1:]) for name in rounds[0]}
         base = medians.pop("snapshot")
+        medians["all of ours"] = sum(medians.values()) - medians["replay"]
         words = ", ".join(f"{name} {value / base:.2f}x" for name, value in medians.items())
         parts.append(f"{count:,} events: snapshot {base:.3f} s, {words}")
-    return "; ".join(parts)
+    names = ("numpy", "matplotlib", "pillow")
+    return "; ".join(parts) + "; " + ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
