@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from gpumem_magic.analysis.categories.model import BUFFER, GRADIENT, KINDS, LABELS, OPTIMIZER, PARAMETER
 from gpumem_magic.analysis.leaks.evidence import Shape, Survivors, judge, regrown, rhythm
 from gpumem_magic.analysis.leaks.loops import (
     adds_to_itself,
@@ -17,9 +18,9 @@ from gpumem_magic.analysis.leaks.loops import (
     lines_in_scope,
     loops_on_one_line,
 )
-from gpumem_magic.analysis.leaks.model import Growth, Leak, LeakLine
+from gpumem_magic.analysis.leaks.model import Growth, Leak, LeakLine, Once
 from gpumem_magic.analysis.leaks.period import repetitions
-from gpumem_magic.analysis.leaks.words import leak_sentence, once_of, window_of
+from gpumem_magic.analysis.leaks.words import GRADIENTS, WINDOW, leak_sentence, once_of, told_by
 from gpumem_magic.trace.times import rising
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from gpumem_magic.analysis.context import Placement
     from gpumem_magic.analysis.leaks.loops import Loop
-    from gpumem_magic.analysis.leaks.model import LeakKind, Once
+    from gpumem_magic.analysis.leaks.model import LeakKind
     from gpumem_magic.analysis.model import DeviceAnalysis, Group
     from gpumem_magic.recording.model import Calls, Cell, Marks
     from gpumem_magic.trace.model import DeviceTrace
@@ -43,6 +44,8 @@ _MOST_ADDRESSES = 4096
 _ONCE_SHARE, _ONCE_BYTES = 0.02, 1 << 20
 # Growth below all of these is noted, not told: 5 % of the cell's own peak, and 1 MiB an iteration.
 _TOLD_SHARE, _TOLD_BYTES = 0.05, 1 << 20
+# What a line left is what most of it was seen to be.
+_MOSTLY = 0.8
 # In all, less than this is nobody's trouble: token numbers, a list of losses.
 _TOLD_LEAST = 64 << 10
 
@@ -108,7 +111,7 @@ class Scene:
 class _Lives(NamedTuple):
     """Columns of what was allocated in the recording, in order: index of its place (-1: unknown), events, sizes.
 
-    `ended` is -1 for what stayed; `time_us` are the times of all events.
+    `ended` is -1 for what stayed; `time_us` are the times of all events; `number` is each one's among all lifetimes.
     """
 
     time_us: NDArray[np.int64]
@@ -119,6 +122,7 @@ class _Lives(NamedTuple):
     size: NDArray[np.int64]
     requested: NDArray[np.int64]
     address: NDArray[np.uint64]
+    number: NDArray[np.int64]
 
     @property
     def stayed(self) -> NDArray[np.bool_]:
@@ -150,6 +154,7 @@ def _lives(trace: DeviceTrace, device: DeviceAnalysis, placement: Placement | No
         size=timeline.size[new],
         requested=timeline.requested[new],
         address=trace.events.addr[event],
+        number=np.flatnonzero(new),
     )
 
 
@@ -388,14 +393,28 @@ def _leak(kind: LeakKind, where: _Where, found: Sequence[_Found], lives: _Lives)
 def _once(device: DeviceAnalysis, found: Sequence[_Found], lives: _Lives) -> list[Once]:
     total = int(lives.size[lives.stayed].sum())
     least = min(_ONCE_BYTES, _ONCE_SHARE * total)
-    gradients = sum(item.judged.once for item in found if ".backward(" in (item.group.source or ""))
-    return [
-        window_of(device.key, item.group, item.judged.once, item.judged.span)
-        if item.judged.shape is Shape.WINDOW
-        else once_of(device.key, item.group, item.judged.once, gradients, span=item.judged.span)
+    told = [
+        Once(_purpose(device, item, lives), device.key, item.group, item.judged.once, "", item.judged.span)
         for item in found
-        if item.judged.once > 0 and item.judged.once >= least
+        if item.judged.once > 0
     ]
+    gradients = sum(once.bytes for once in told if once.what == GRADIENTS)
+    return [once_of(once, gradients) for once in told if once.bytes >= least]
+
+
+def _purpose(device: DeviceAnalysis, item: _Found, lives: _Lives) -> str:
+    """Say what it is that a line left once: by storage where that was seen, else by what the line does."""
+    if item.judged.shape is Shape.WINDOW:
+        return WINDOW
+    first = item.kept[item.iteration < item.judged.span]
+    if device.categories is not None and len(first):
+        number = lives.number[first]
+        seen = ~device.categories.inferred[number]
+        sizes = np.bincount(device.categories.category[number][seen], lives.size[first][seen], len(KINDS))
+        most = int(np.argmax(sizes))
+        if sizes[most] > _MOSTLY * lives.size[first].sum() and most in {PARAMETER, BUFFER, GRADIENT, OPTIMIZER}:
+            return LABELS[most]
+    return told_by(item.group.source or "")
 
 
 def _without_loops(device: DeviceAnalysis, lives: _Lives, scene: Scene) -> tuple[list[Leak], int]:

@@ -101,9 +101,7 @@ def name_keepers(growth: Growth, scan: HolderScan, scene: Scene) -> Growth:
         if storage.category.name == "PARAMETER":
             parameters[storage.device] += storage.size
     once = tuple(
-        once_of(item.device, item.line, item.bytes, parameters[item.device], "the parameters", span=item.span)
-        if parameters[item.device] and item.what != "window"
-        else item
+        once_of(item, parameters[item.device], "the parameters") if parameters[item.device] else item
         for item in growth.once
     )
     return replace(growth, leaks=tuple(leaks), small=tuple(small), once=once)

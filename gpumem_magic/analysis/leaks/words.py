@@ -6,16 +6,26 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpumem_magic._format import format_bytes, format_count
-from gpumem_magic.analysis.leaks.model import Once
 from gpumem_magic.analysis.place import place_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpumem_magic.analysis.leaks.model import Keeper, Leak
+    from gpumem_magic.analysis.leaks.model import Keeper, Leak, Once
     from gpumem_magic.analysis.model import Group
 
-__all__ = ["headline", "keeper_text", "leak_sentence", "once_of", "window_of"]
+__all__ = [
+    "GRADIENTS",
+    "OPTIMIZER_STATE",
+    "WINDOW",
+    "headline",
+    "keeper_text",
+    "leak_sentence",
+    "once_of",
+    "told_by",
+]
+
+GRADIENTS, OPTIMIZER_STATE, WINDOW = "gradients", "optimizer state", "window"
 
 
 _ENDINGS = {1: "st", 2: "nd", 3: "rd"}
@@ -87,40 +97,28 @@ def leak_sentence(leak: Leak) -> Leak:
     return replace(leak, sentence=text)
 
 
-def once_of(
-    device: str, group: Group, size: int, trained: int, measure: str = "the gradients", *, span: int = 1
-) -> Once:
+def told_by(line: str) -> str:
+    """Say what a line of code makes in a loop's first iterations, as far as its text tells."""
+    makes = [what for call, what in ((".backward(", GRADIENTS), (".step(", OPTIMIZER_STATE)) if call in line]
+    return " or ".join(makes) or "warm-up"
+
+
+def once_of(once: Once, trained: int = 0, measure: str = "the gradients") -> Once:
     """Explain what stayed from the first iterations.
 
     Parameters
     ----------
-    device
-        torch's notation.
-    group
-        The line that allocated it.
-    size
-        Bytes.
+    once
+        What it is, without a sentence.
     trained
         Bytes to which an optimizer's state is compared, or 0 when they are not known.
     measure
         What these are: gradients that stayed from ``backward`` in the same loop are as large as what is trained.
-    span
-        How many iterations it took until all of it was there.
     """
-    source = group.source or ""
-    what, more = "warm-up", ""
-    if ".backward(" in source:
-        what = "gradients"
-    elif ".step(" in source:
-        what = "optimizer state"
-        if trained:
-            more = f", {size / trained:.1f} × {measure}"
-    first = "the first iteration" if span <= 1 else f"the first {format_count(span)} iterations"
-    text = f"{what}: {format_bytes(size)} at {place_text(group)} in {first}{more}, not again"
-    return Once(what, device, group, size, text, span)
-
-
-def window_of(device: str, group: Group, size: int, span: int) -> Once:
-    """Explain what a line keeps of a bounded number of iterations."""
-    text = f"window: {format_bytes(size)} at {place_text(group)}, of {format_count(span)} iterations and never of more"
-    return Once("window", device, group, size, text, span)
+    size, where = format_bytes(once.bytes), place_text(once.line)
+    if once.what == WINDOW:
+        text = f"{WINDOW}: {size} at {where}, of {format_count(once.span)} iterations and never of more"
+        return once._replace(sentence=text)
+    more = f", {once.bytes / trained:.1f} × {measure}" if trained and once.what == OPTIMIZER_STATE else ""
+    first = "the first iteration" if once.span <= 1 else f"the first {format_count(once.span)} iterations"
+    return once._replace(sentence=f"{once.what}: {size} at {where} in {first}{more}, not again")
