@@ -99,12 +99,16 @@ class Lab:
         conf = trace.settings.get("PYTORCH_CUDA_ALLOC_CONF")
         self.conf = conf if isinstance(conf, str) else ""
         fallbacks = requests_with_fallback(self.history, trace.stacks) if limit is not None else frozenset()
+        unseen = None if emptied is None else emptied - int(np.count_nonzero(self.program.codes == Op.EMPTY_CACHE))
+        if unseen is not None and unseen < 0:
+            unseen = None  # More were seen than made: what is taken for the program's calls is not.
         self._explorer = Explorer(
             self.program,
             limit=limit,
             fallbacks=fallbacks,
             foreign=find_foreign(device),
-            quiet=None if emptied == np.count_nonzero(self.program.codes == Op.EMPTY_CACHE) else self.find_quiet,
+            quiet=None if unseen == 0 else self.find_quiet,
+            unseen=unseen,
             processes=processes,
         )
 

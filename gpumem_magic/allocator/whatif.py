@@ -150,6 +150,8 @@ class Explorer:
     quiet
         Returns before which operations the program may have emptied the cache without leaving an event
         (`gpumem_magic.allocator.verify.find_quiet`). None: it is known to have made no such call.
+    unseen
+        How often it was called so, when that is known.
     effort
         Operations that may be replayed to find out whether such calls would have been fatal.
     processes
@@ -165,12 +167,14 @@ class Explorer:
         fallbacks: frozenset[int] = frozenset(),
         foreign: Sequence[Foreign] = (),
         quiet: Callable[[], NDArray[np.bool_]] | None = None,
+        unseen: int | None = None,
         effort: int = EFFORT,
         processes: int = 1,
     ) -> None:
         self.program = program
         self.limit = limit
         self._quiet = quiet
+        self._unseen = unseen
         self._effort = effort
         self._processes = processes
         self._driver = partial(Driver, foreign=tuple(foreign))
@@ -210,8 +214,8 @@ class Explorer:
     @cached_property
     def _moments(self) -> Moments | None:
         """Where calls may be hidden; None when there are none."""
-        moments = None if self._quiet is None else Moments(self.program, self._quiet())
-        return moments or None
+        moments = None if self._quiet is None else Moments(self.program, self._quiet(), self._unseen)
+        return moments if moments is not None and moments.most and len(moments.all) else None
 
     def _with_unseen_calls(self, settings: Sequence[AllocatorSettings]) -> list[tuple[_Run, _Outcome]]:
         """Replay with more calls of ``empty_cache`` what is seen to call it: their number and moments are not known."""
