@@ -39,6 +39,10 @@ OVERFLOW = (
     "the event ring overflowed and the beginning of the cell is missing; final numbers are torch's own. "
     "Raise --max-entries to keep more"
 )
+_FILE_OVERFLOW = (
+    "torch's event ring overflowed: what happened before the first event is missing, and an earlier peak with it; "
+    "record with a larger max_entries"
+)
 
 
 def _ordered_notes(notes: Iterable[Note]) -> tuple[Note, ...]:
@@ -254,6 +258,10 @@ def analyse_trace(trace: Trace, title: str = "snapshot") -> Analysis:
     """
     notes = [Note("warning", text) for text in trace.warnings]
     devices = []
+    # Where torch records it at all; most files do not tell.
+    overflowed = trace.settings.get("trace_alloc_overflowed") is True
+    if overflowed:
+        notes.append(Note("warning", _FILE_OVERFLOW))
     replayed = _replayed(trace, from_torch=False)
     for device, past in replayed:
         times = device.events.time_us
@@ -267,6 +275,7 @@ def analyse_trace(trace: Trace, title: str = "snapshot") -> Analysis:
             all_devices=[(other.events, its_past) for other, its_past in replayed],
             settings=trace.settings,
             notes=notes,
+            truncated=overflowed,
         )
         devices.append(analyse_device(device, past, context))
     shown = _by_peak(devices)

@@ -211,10 +211,10 @@ class _Panel:
             for x in (first, last):
                 canvas.line([(x, self.top), (x, self.bottom + 4)], palette.MUTED, width=0.8, dashes=(2, 2))
             text = f"{format_duration((to - start) / 1e6)} idle"
-            room = canvas.measure(text, 10)
+            room = canvas.measure(text, 11)
             middle = min(max((first + last) / 2, self.left + room / 2), self.right - room / 2)
             if all(middle + room / 2 < a - 4 or middle - room / 2 > b + 4 for a, b in written):
-                canvas.text(middle, self.bottom + 27, text, size=10, color=palette.MUTED, anchor="center")
+                canvas.text(middle, self.bottom + 27, text, size=11, color=palette.MUTED, anchor="center")
                 written.append((middle - room / 2, middle + room / 2))
         taken: list[tuple[float, float]] = []
         for time_us, label in time_ticks(axis, self.device.start_us, self.device.end_us):
@@ -262,7 +262,7 @@ class _Panel:
             y = self._legend_row(band, left, y, peak)
         if rounding > 0.005 * peak:
             text = f"{format_bytes(rounding)}  {format_share(rounding, peak)}  rounding, unsplit remainders"
-            canvas.text(left + 18, y + 4, text, size=10, color=palette.MUTED)
+            canvas.text(left + 18, y + 4, text, size=11, color=palette.MUTED)
 
     def _legend_title(self) -> str:
         title = table_title(self.device)
@@ -285,7 +285,7 @@ class _Panel:
             detail = f"up to {format_bytes(int(band.value.max()))}"
         if not detail:
             return y + 19
-        canvas.text(left + 121, y + 17, canvas.clip(detail, room, 10), size=10, color=palette.MUTED)
+        canvas.text(left + 121, y + 17, canvas.clip(detail, room, 11), size=11, color=palette.MUTED)
         return y + _ROW
 
 
@@ -361,6 +361,6 @@ def report_png(analysis: Analysis) -> bytes:
         _Panel(canvas, device, scene, top + 11 + 15 * len(title)).draw()
         top += tall
     for number, (text, color) in enumerate(caption):
-        shown = canvas.clip(_readable(text), WIDTH - 2 * _MARGIN, 10)
-        canvas.text(_MARGIN, top + 6 + 16 * number, shown, size=10, color=color)
+        shown = canvas.clip(_readable(text), WIDTH - 2 * _MARGIN, 11)
+        canvas.text(_MARGIN, top + 6 + 16 * number, shown, size=11, color=color)
     return canvas.png()

@@ -42,6 +42,13 @@ def state(*allocated: tuple[int, int]) -> dict[str, object]:
 CASES = {
     "no event": ([], state((0, 5)), "No events: 5.00 MiB are allocated", "5.00 MiB", None),
     "one event": ([event("alloc", 0, 3, 0)], state((0, 3)), "Peak 3.00 MiB at a.py:7 f", "3.00 MiB", None),
+    "overflowed": (
+        [event("alloc", 6, 2, 0), event("alloc", 9, 4, 30), event("free_requested", 9, 4, 60)],
+        state((0, 5), (6, 2)),
+        "Peak 11.0 MiB, 2.00 MiB stayed, both at a.py:7 f.",
+        "11.0 MiB",
+        "ring overflowed: what happened before the first event is missing",
+    ),
     "free without allocation": (
         [event("alloc", 4, 2, 0), event("free_requested", 10, 3, 50), event("free_completed", 10, 3, 51)],
         state((4, 2)),
@@ -82,7 +89,10 @@ def test_known_is_drawn_and_unknown_is_said(name: str, new_page: Callable[..., P
 
     events, segment, sentence, peak, warning = CASES[name]
     source = tmp_path / "x.pickle"
-    source.write_bytes(pickle.dumps({"segments": [segment], "device_traces": [events]}, protocol=4))
+    snapshot = {"segments": [segment], "device_traces": [events]}
+    if name == "overflowed":
+        snapshot["allocator_settings"] = {"trace_alloc_overflowed": True}
+    source.write_bytes(pickle.dumps(snapshot, protocol=4))
     out = tmp_path / "x.html"
     assert main(["report", str(source), "-o", str(out)]) == 0
     page = new_page(width=800)

@@ -12,6 +12,22 @@ if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
 HOST = "#gpumem-report"
+# What is written too small to be read.
+SMALL = """() => [...document.querySelector('#gpumem-report').shadowRoot.querySelectorAll('*')]
+  .filter(e => [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()) && e.tagName !== 'STYLE')
+  .filter(e => parseFloat(getComputedStyle(e).fontSize) < 11).map(e => e.outerHTML.slice(0, 80))"""
+# What a screen reader could make nothing of: pictures and controls without a name, tables without caption or heads.
+UNREAD = """() => {
+  const all = selector => [...document.querySelector('#gpumem-report').shadowRoot.querySelectorAll(selector)];
+  const hidden = e => e.closest('[aria-hidden=true]') !== null;
+  const named = e => (e.getAttribute('aria-label') ?? e.textContent ?? '').trim() !== '' || e.labels?.length > 0;
+  return [
+    ...all('canvas, svg').filter(e => !hidden(e) && !e.getAttribute('aria-label')),
+    ...all('button, select, input').filter(e => !hidden(e) && !named(e)),
+    ...all('table').filter(e => !(e.caption?.textContent ?? '').trim() || e.tHead === null),
+    ...all('thead th').filter(e => !hidden(e) && e.textContent.trim() !== '' && e.scope !== 'col'),
+  ].map(e => e.outerHTML.slice(0, 90));
+}"""
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
@@ -302,14 +318,43 @@ def test_narrow_and_wide_light_and_dark(open_document, shoot, width, dark):
     shoot(page, f"{width}-{'dark' if dark else 'light'}")
     # Nothing sticks out sideways, and no text is under 11 px.
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    small = page.evaluate(
-        """() => [...document.querySelector('#gpumem-report').shadowRoot.querySelectorAll('*')]
-          .filter(e => [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()) && e.tagName !== 'STYLE')
-          .filter(e => parseFloat(getComputedStyle(e).fontSize) < 11).map(e => e.outerHTML.slice(0, 80))"""
-    )
-    assert small == []
+    assert page.evaluate(SMALL) == []
     theme = page.evaluate("document.querySelector('#gpumem-report').shadowRoot.querySelector('.gm').dataset.theme")
     assert theme == ("dark" if dark else "light")
+
+
+def test_every_tab_is_read_without_the_picture_and_without_a_glass(open_report, shoot):
+    page = open_report("lm_growing.c1", height=1100)
+    x, y = point(page, 0.5, 0.8)
+    page.mouse.click(x, y)
+    tabs = page.locator(f"{HOST} .tabs [role=tab]")
+    names = tabs.all_inner_texts()
+    assert len(names) >= 5
+    for number in range(len(names)):
+        tabs.nth(number).click()
+        two_frames(page)
+        assert page.evaluate(SMALL) == []
+        assert page.evaluate(UNREAD) == []
+        panel = page.locator(f"{HOST} [role=tabpanel]")
+        assert panel.get_attribute("aria-label")
+        shoot(page, f"tab-{number}")
+    page.keyboard.press("Escape")
+    page.locator(f"{HOST} .overlay").focus()
+    page.keyboard.press("?")
+    assert page.evaluate(SMALL) == []
+
+
+def test_nothing_moves_where_the_reader_wants_no_motion(open_report):
+    moving = """() => [...document.querySelector('#gpumem-report').shadowRoot.querySelectorAll('*')].filter(e => {
+      const style = getComputedStyle(e);
+      const times = (style.transitionDuration + ',' + style.animationDuration).split(',');
+      return times.some(text => parseFloat(text) > 0) || style.scrollBehavior === 'smooth';
+    }).length"""
+    page = open_report("mlp_train.c0", reduced_motion="no-preference")
+    assert page.evaluate(moving) > 0
+    page.emulate_media(reduced_motion="reduce")
+    assert page.evaluate(moving) == 0
+    assert page.evaluate("document.getAnimations().length") == 0
 
 
 def test_a_chosen_theme_is_kept(open_report):
