@@ -214,7 +214,7 @@ class _Panel:
             room = canvas.measure(text, 11)
             middle = min(max((first + last) / 2, self.left + room / 2), self.right - room / 2)
             if all(middle + room / 2 < a - 4 or middle - room / 2 > b + 4 for a, b in written):
-                canvas.text(middle, self.bottom + 27, text, size=11, color=palette.MUTED, anchor="center")
+                canvas.text(middle, self.bottom + 29, text, size=11, color=palette.MUTED, anchor="center")
                 written.append((middle - room / 2, middle + room / 2))
         taken: list[tuple[float, float]] = []
         for time_us, label in time_ticks(axis, self.device.start_us, self.device.end_us):
