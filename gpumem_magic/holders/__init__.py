@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from gpumem_magic.holders.model import Category, Holder, HolderKind, HolderScan, Storage
+from gpumem_magic.holders.bounds import with_bounds
+from gpumem_magic.holders.model import Bound, Category, Holder, HolderKind, HolderScan, Storage
 from gpumem_magic.holders.release import Freed, release, release_text
 from gpumem_magic.holders.scan import who_holds
 from gpumem_magic.holders.text import describe_scan
 from gpumem_magic.holders.witness import StorageWitness
 
 __all__ = [
+    "Bound",
     "Category",
     "Freed",
     "Holder",
@@ -20,4 +22,5 @@ __all__ = [
     "release",
     "release_text",
     "who_holds",
+    "with_bounds",
 ]

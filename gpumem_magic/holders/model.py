@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import weakref
     from collections.abc import Mapping
 
-__all__ = ["Category", "Holder", "HolderKind", "HolderScan", "Storage"]
+__all__ = ["Bound", "Category", "Holder", "HolderKind", "HolderScan", "Storage"]
 
 
 class HolderKind(enum.Enum):
@@ -90,6 +90,13 @@ class Storage:
     graph_nodes: int = 0
 
 
+class Bound(NamedTuple):
+    """A container that takes `most` items, and has `items` now."""
+
+    items: int
+    most: int
+
+
 @dataclass(frozen=True)
 class HolderScan:
     """The outcome of one scan.
@@ -112,6 +119,8 @@ class HolderScan:
         Variables that the code in question does not use, directly or through a function of the notebook, and no recent
         cell did: name → when it was used last, in words. A storage that a variable in use reaches too is never held by
         one of these.
+    bounds
+        Path → a container on holders' paths that takes only so much.
     """
 
     storages: tuple[Storage, ...]
@@ -121,6 +130,7 @@ class HolderScan:
     graphs: tuple[tuple[str, int], ...] = ()
     witnesses: Mapping[tuple[str, int], weakref.ref[Any]] = field(default_factory=dict, repr=False, compare=False)
     idle: Mapping[str, str] = field(default_factory=dict)
+    bounds: Mapping[str, Bound] = field(default_factory=dict)
 
     def total(self, device: str | None = None) -> int:
         """Sum the bytes of all storages, of one device when named."""

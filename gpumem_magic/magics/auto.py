@@ -170,10 +170,10 @@ class Keeper:
 
     def _glance(self, budget: float = _GLANCE_SECONDS) -> HolderScan | None:
         """Look what the notebook's names reach."""
-        from gpumem_magic.holders import who_holds
+        from gpumem_magic.holders import who_holds, with_bounds
 
         try:
-            return who_holds(self._shell, budget=budget, quick=True)
+            return with_bounds(who_holds(self._shell, budget=budget, quick=True), self._shell.user_ns)
         except Exception:  # noqa: BLE001 - any object may be hostile; names are not worth an error
             return None
 

@@ -267,10 +267,10 @@ class Measurement:
         return None if scan is None else replace(scan, idle=self._idle(set(space).difference(used)))
 
     def _scan(self, seconds: float, *, quick: bool, first: Collection[str] = ()) -> HolderScan | None:
-        from gpumem_magic.holders import who_holds
+        from gpumem_magic.holders import who_holds, with_bounds
 
         try:
-            return who_holds(self._shell, budget=seconds, quick=quick, first=first)
+            return with_bounds(who_holds(self._shell, budget=seconds, quick=quick, first=first), self._shell.user_ns)
         except Exception as error:  # noqa: BLE001 - any object may be hostile; the report stands without it
             print(f"gpumem: looking for holders failed ({one_line(error)}); the report leaves them out")  # noqa: T201
             return None

@@ -11,7 +11,7 @@ from gpumem_magic.analysis.groups import PlaceNamer
 from gpumem_magic.analysis.leaks.find import Scene
 from gpumem_magic.analysis.leaks.loops import parse_cell
 from gpumem_magic.analysis.leaks.model import Growth, Keeper
-from gpumem_magic.analysis.leaks.words import headline, leak_sentence, once_of
+from gpumem_magic.analysis.leaks.words import filling_sentence, headline, leak_sentence, once_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -93,6 +93,10 @@ def name_keepers(growth: Growth, scan: HolderScan, scene: Scene) -> Growth:
                 text = f"{leak_sentence(named).sentence}: one graph, as deep as the loop in that function is long"
                 small.append(replace(named, sentence=text))
                 continue
+            filling = _filling(held, named, scan)
+            if filling is not None:
+                small.append(replace(named, sentence=filling))
+                continue
             # A graph that grows is never meant, however few bytes are left of it.
             keeps_graphs = any(keeper.graph_nodes > leak.grown for keeper in named.keepers)
             (leaks if told or keeps_graphs else small).append(leak_sentence(named))
@@ -130,6 +134,16 @@ def _meant(held: Iterable[Storage], leak: Leak) -> str | None:
     meant = sum(size for name, size in sizes.items() if name in _MEANT)
     shown = min(sum(sizes.values()), leak.bytes)
     return _MEANT[best] if best in _MEANT and shown and meant >= _MEANT_SHARE * shown else None
+
+
+def _filling(held: Sequence[Storage], leak: Leak, scan: HolderScan) -> str | None:
+    """Say that a bounded container fills up, when that is all that grows: it has room yet, and an item a time."""
+    total = sum(storage.size for storage in held)
+    for path, bound in scan.bounds.items():
+        inside = sum(storage.size for storage in held if storage.holders[0].path.startswith(path))
+        if inside and inside >= _MEANT_SHARE * total and leak.grown <= bound.items < bound.most:
+            return filling_sentence(leak, path, bound.items, bound.most)
+    return None
 
 
 def _is_one_graph(held: Sequence[Storage], leak: Leak) -> bool:

@@ -18,6 +18,7 @@ __all__ = [
     "GRADIENTS",
     "OPTIMIZER_STATE",
     "WINDOW",
+    "filling_sentence",
     "headline",
     "keeper_text",
     "leak_sentence",
@@ -95,6 +96,18 @@ def leak_sentence(leak: Leak) -> Leak:
     if leak.keepers:
         text += f", {keeper_text(leak.keepers[0], leak.lines[0].group if len(leak.lines) == 1 else None)}"
     return replace(leak, sentence=text)
+
+
+def filling_sentence(leak: Leak, container: str, count: int, most: int) -> str:
+    """Say that a container which takes only so much fills up: how far it is, and what it holds when it is full."""
+    fills = "fills" if len(leak.lines) == 1 else "fill"
+    times = f"{format_count(leak.grown)} times"
+    full = format_bytes(leak.bytes * most // count)
+    return (
+        f"{_where(leak)} {fills} `{container}` with {format_bytes(leak.bytes_per_iteration)} each time, {times}: "
+        f"{format_bytes(leak.bytes)}; it has {format_count(count)} of the {format_count(most)} that it takes: "
+        f"{full} when full"
+    )
 
 
 def told_by(line: str) -> str:

@@ -8,7 +8,7 @@ from gpumem_magic import _errors
 from gpumem_magic.analysis.anonymous import without_source
 from gpumem_magic.analysis.leaks import with_keepers
 from gpumem_magic.analysis.leaks.check import broken_promise, nothing_to_judge, read_allowance
-from gpumem_magic.holders.model import Category, Holder, HolderKind, HolderScan, Storage
+from gpumem_magic.holders.model import Bound, Category, Holder, HolderKind, HolderScan, Storage
 
 KIB, MIB = 1 << 10, 1 << 20
 TRAINING = """losses = []
@@ -128,6 +128,28 @@ def test_a_loop_that_builds_a_model_leaks_nothing(script):
     assert growth.leaks == ()
     (meant,) = growth.small
     assert meant.sentence.endswith("held by `layers`: parameters, made in a loop")
+
+
+def filled(script, items, most, turns=8):
+    run = script("for i in range(8):\n    replay.append(f())\n")
+    for number in range(turns):
+        run.at(1).at(2).alloc(f"r{number}", MIB)
+    run.at(1)
+    held = tuple(storage(run.address(f"r{n}"), MIB, f"agent.replay[{n}]") for n in range(turns))
+    return run.growth(holders=HolderScan(held, 1, 0.0, None, bounds={"agent.replay": Bound(items, most)}))
+
+
+def test_a_bounded_container_fills_up_and_leaks_nothing(script):
+    growth = filled(script, 8, 100)
+    assert growth.leaks == ()
+    (filling,) = growth.small
+    assert filling.sentence == (
+        "line 2 `replay.append(f())` fills `agent.replay` with 1.00 MiB each time, 8 times: 8.00 MiB; "
+        "it has 8 of the 100 that it takes: 100 MiB when full"
+    )
+    # Full already, or with fewer items than came: something else grows.
+    assert len(filled(script, 100, 100).leaks) == 1
+    assert len(filled(script, 1, 100).leaks) == 1
 
 
 def test_a_list_that_is_dropped_and_a_window_leak_nothing(script):
