@@ -59,6 +59,19 @@ class FoldedAxis:
         return sum(to - start for start, to in self.folds)
 
 
+def _longest(gaps: NDArray[np.int64], total: int) -> NDArray[np.intp]:
+    """Return the longest gaps that may be worth a fold, longest first."""
+    # While a fiftieth of the axis remains, no gap of less than a 5,000th is long for it: few are left to compare.
+    few = np.flatnonzero(gaps > total // 5000)
+    if (total - int(gaps[few].sum())) * 50 <= total:
+        few = np.arange(len(gaps))
+    length = gaps[few]
+    if len(few) > _MOST_FOLDS:
+        few = few[np.argpartition(-length, _MOST_FOLDS)[:_MOST_FOLDS]]
+    longest: NDArray[np.intp] = few[np.lexsort((few, -gaps[few]))]
+    return longest
+
+
 def _worth(lengths: list[int], remaining: int, changes: int) -> int:
     """Return how many of the longest gaps to fold."""
     count = 0
@@ -94,8 +107,7 @@ def fold_axis(time_us: NDArray[np.int64], start_us: int, end_us: int) -> FoldedA
     if len(time_us) >= _FEWEST_CHANGES:
         edges = np.concatenate([[start_us], np.clip(time_us, start_us, end_us), [end_us]])
         gaps = np.diff(edges)
-        longest = np.argpartition(-gaps, min(_MOST_FOLDS, len(gaps) - 1))[:_MOST_FOLDS]
-        longest = longest[np.lexsort((longest, -gaps[longest]))]
+        longest = _longest(gaps, end_us - start_us)
         count = _worth(gaps[longest].tolist(), end_us - start_us, len(time_us))
         folds = [(int(edges[index]), int(edges[index + 1])) for index in longest[:count].tolist()]
     remaining = end_us - start_us - sum(to - start for start, to in folds)
