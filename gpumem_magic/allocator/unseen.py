@@ -178,7 +178,7 @@ def search(
 
     def play(steps: Steps) -> _Strained:
         changed = program.with_calls(steps)
-        model = _Strained(changed, settings, addresses(), limit=limit, survives=survives)
+        model = _Strained(changed, settings, addresses(), limit=limit, survives=survives, waits=True)
         model.run()
         return model
 

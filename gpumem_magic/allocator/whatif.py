@@ -129,7 +129,7 @@ class _Bench:
     def play(self, run: _Run) -> _Outcome:
         program = self.programs[run.program]
         with paused_collector():
-            model = Model(program, run.settings, run.addresses(), limit=self.limit, survives=self.survives)
+            model = Model(program, run.settings, run.addresses(), limit=self.limit, survives=self.survives, waits=True)
             model.run()
         return _Outcome(model.reserved_peak, model.retries, model.has_ties, tuple(model.failures), model.emptied)
 

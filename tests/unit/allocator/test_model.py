@@ -322,3 +322,25 @@ def test_a_private_pool_that_nobody_holds_goes_with_the_cache():
     assert lab.exact, lab.first_deviation
     # Blocks of the two pools never served each other, under any setting.
     assert lab.predict(AllocatorSettings(expandable_segments=True)).expected == 40 * MIB
+
+
+def test_giving_back_a_segment_waits_for_frees_of_other_streams():
+    # The garbage collector gives 40 MiB back for a request of 50, while 44 MiB still wait.
+    steps = ((Op.ALLOC, 0), (Op.ALLOC, 1), (Op.FREE, 0), (Op.FREE_LATER, 1), (Op.ALLOC, 2), (Op.ALLOC, 3))
+    program = Program(
+        codes=np.array([code for code, _ in steps], dtype=np.uint8),
+        arguments=np.array([number for _, number in steps], dtype=np.int32),
+        events=np.arange(len(steps), dtype=np.int32),
+        requested=np.array([40, 44, 50, 44], dtype=np.int64) * MIB,
+        group=np.zeros(4, dtype=np.int32),
+        groups=(((0, 0), 0),),
+    )
+    settings = AllocatorSettings(garbage_collection_threshold=0.05)
+
+    def peak(*, waits):
+        model = Model(program, settings, Driver(), limit=1 << 30, waits=waits)
+        model.run()
+        return model.reserved_peak // MIB, model.address[3] == model.address[1]
+
+    assert peak(waits=False) == (138, False)
+    assert peak(waits=True) == (94, True)
