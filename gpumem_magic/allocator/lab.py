@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpumem_magic._errors import SnapshotError
 from gpumem_magic.allocator.bounds import find_bound
+from gpumem_magic.allocator.evidence import Evidence
 from gpumem_magic.allocator.fallback import requests_with_fallback
 from gpumem_magic.allocator.foreign import find_foreign
 from gpumem_magic.allocator.program import Op, extract, find_doubts
 from gpumem_magic.allocator.replay import history, reserved_bytes
-from gpumem_magic.allocator.settings_model import from_torch
 from gpumem_magic.allocator.verify import find_quiet, verify
 from gpumem_magic.allocator.whatif import Explorer
 from gpumem_magic.trace.frames import is_native, user_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from gpumem_magic.trace.model import DeviceTrace, Frame, Trace
 
 __all__ = ["Lab", "most_used"]
-
-_T = TypeVar("_T")
 
 # Whose releases they were is tried out in recordings up to this many events, this many releases before a deviation.
 _MOST_TO_TRY = 100_000
@@ -91,9 +89,8 @@ class Lab:
         self.trace = trace
         self.device = device
         self.limit = limit
-        self._course = course
         self.history = history(device, trace.settings, course=course)
-        self._recorded_limit = recorded_limit
+        self._evidence = Evidence(device, self.history, trace.stacks, trace.settings, recorded_limit, course)
         self.program = self._find_program()
         self.reserved_peak = int(self.history.reserved.max())
         conf = trace.settings.get("PYTORCH_CUDA_ALLOC_CONF")
@@ -114,23 +111,19 @@ class Lab:
 
     def _find_program(self) -> Program:
         """Turn the recording into a program; where releases may be the program's or the allocator's, try both."""
-        trace, limit = self.trace, self._recorded_limit
-        find = partial(
-            extract, self.device, self.history, trace.stacks, trace.settings, limit=limit, course=self._course
-        )
-        program = find()
-        doubts = find_doubts(self.device, self.history, trace.stacks, trace.settings, limit=limit, course=self._course)
+        program = extract(self._evidence)
+        doubts = find_doubts(self._evidence)
         if not doubts or len(self.device.events) > _MOST_TO_TRY:
             return program
         turned: frozenset[Doubt] = frozenset()
-        deviation = self._verify(program).deviation
+        deviation = verify(self._evidence, program).deviation
         # The last one before the deviation is asked first: what lies before the one that is wrong, fits.
         for _ in range(2 * len(doubts)):
             open_ = [one for one in doubts if deviation and one.event <= deviation.event and one not in turned]
             better = None
             for one in reversed(open_[-_TRIES:]):
-                tried = find(turned=turned | {one})
-                after = self._verify(tried).deviation
+                tried = extract(self._evidence, turned | {one})
+                after = verify(self._evidence, tried).deviation
                 if deviation and (after is None or after.event > deviation.event):
                     better = one, tried, after
                     break
@@ -140,25 +133,9 @@ class Lab:
             program, deviation = better[1], better[2]
         return program
 
-    def _verify(self, program: Program) -> Verdict:
-        return self._repeating(verify)(program)
-
     def find_quiet(self) -> NDArray[np.bool_]:
         """Tell before which operations an ``empty_cache`` would have left no event (see `verify.find_quiet`)."""
-        return self._repeating(find_quiet)(self.program)
-
-    def _repeating(self, do: Callable[..., _T]) -> Callable[[Program], _T]:
-        """Prepare something that lets the model repeat the recording."""
-        settings = self.trace.settings
-        return lambda program: do(
-            self.device,
-            self.history,
-            program,
-            from_torch(settings),
-            settings,
-            limit=self._recorded_limit,
-            course=self._course,
-        )
+        return find_quiet(self._evidence, self.program)
 
     @property
     def begins_empty(self) -> bool:
@@ -180,7 +157,7 @@ class Lab:
 
     @cached_property
     def _verified(self) -> Verdict:
-        return self._verify(self.program)
+        return verify(self._evidence, self.program)
 
     @property
     def exact(self) -> bool:

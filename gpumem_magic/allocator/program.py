@@ -18,14 +18,12 @@ from gpumem_magic.allocator.releases import find_releases
 from gpumem_magic.trace.model import Action
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
+    from gpumem_magic.allocator.evidence import Evidence
     from gpumem_magic.allocator.history import History
     from gpumem_magic.allocator.releases import Release
-    from gpumem_magic.allocator.settings_model import Course
-    from gpumem_magic.trace.model import DeviceTrace, Events, StackTable
+    from gpumem_magic.trace.model import DeviceTrace, Events
 
 __all__ = ["Doubt", "Op", "Program", "extract", "find_doubts"]
 
@@ -113,32 +111,13 @@ class Program:
         )
 
 
-def extract(
-    device: DeviceTrace,
-    history: History,
-    stacks: StackTable,
-    settings: Mapping[str, object],
-    *,
-    limit: int | None = None,
-    course: Course | None = None,
-    turned: frozenset[Doubt] = frozenset(),
-) -> Program:
+def extract(evidence: Evidence, turned: frozenset[Doubt] = frozenset()) -> Program:
     """Turn a recording into the program that it shows.
 
     Parameters
     ----------
-    device
-        The recording.
-    history
-        Its replay, which pairs allocations with frees.
-    stacks
-        Stacks of the trace: they tell ``empty_cache`` from the allocator's own releases.
-    settings
-        `Trace.settings`.
-    limit
-        Most bytes that the recorded process might reserve, when that is known.
-    course
-        The settings over the recording, where they were changed on the way.
+    evidence
+        The recording, and what is known of it.
     turned
         Those of `find_doubts` that are taken to be so.
 
@@ -147,6 +126,7 @@ def extract(
     Program
         What was alive before the first event is allocated first, in address order.
     """
+    device, history = evidence.device, evidence.history
     events = device.events
     lives = history.lifetimes
     # Never empty: what is only reserved belongs to a pair too.
@@ -163,8 +143,7 @@ def extract(
     )
     codes, arguments, order = _block_operations(device, history)
     releases = [
-        one._replace(is_whole=True) if Doubt(one.first, "whole") in turned else one
-        for one in find_releases(device, history, stacks, settings, limit=limit, course=course)
+        one._replace(is_whole=True) if Doubt(one.first, "whole") in turned else one for one in find_releases(evidence)
     ]
     codes, arguments, order = _without_completions(codes, arguments, order, events, releases)
     extra: list[tuple[int, int, int]] = [
@@ -224,25 +203,17 @@ class Doubt(NamedTuple):
     what: Literal["emptied", "whole", "in pool"]
 
 
-def find_doubts(
-    device: DeviceTrace,
-    history: History,
-    stacks: StackTable,
-    settings: Mapping[str, object],
-    *,
-    limit: int | None = None,
-    course: Course | None = None,
-) -> list[Doubt]:
+def find_doubts(evidence: Evidence) -> list[Doubt]:
     """Return what has two explanations, in order."""
-    releases = find_releases(device, history, stacks, settings, limit=limit, course=course)
-    action = device.events.action
+    releases = find_releases(evidence)
+    action = evidence.device.events.action
     found = [Doubt(one.first, "emptied") for one in releases if one.asked is None]
     found += [
         Doubt(one.first, "whole")
         for one in releases
         if one.is_ladder and not one.is_whole and one.first and action[one.first - 1] == Action.FREE_COMPLETED
     ]
-    if any(segment.pool_id != (0, 0) for segment in device.segments):
+    if any(segment.pool_id != (0, 0) for segment in evidence.device.segments):
         found += [Doubt(event, "in pool") for event in np.flatnonzero(action == Action.OOM).tolist()]
     return sorted(found)
 

@@ -11,20 +11,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gpumem_magic.allocator.rounding import round_sizes
-from gpumem_magic.allocator.settings_model import Course, from_torch
 from gpumem_magic.allocator.sizes import segment_size
 from gpumem_magic.trace.model import Action
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
-    from gpumem_magic.allocator.history import History
+    from gpumem_magic.allocator.evidence import Evidence
     from gpumem_magic.allocator.settings_model import AllocatorSettings
-    from gpumem_magic.trace.model import DeviceTrace, Events, StackTable
+    from gpumem_magic.trace.model import Events
 
-__all__ = ["Release", "find_releases", "late_completions", "recorded_limit"]
+__all__ = ["Release", "find_releases", "late_completions"]
 
 # A request of an expandable segment maps this many ranges at most before it is looked for no further.
 _MOST_PIECES = 64
@@ -55,19 +52,6 @@ class Release(NamedTuple):
     is_whole: bool
 
 
-def recorded_limit(device: DeviceTrace, history: History, settings: Mapping[str, object]) -> int | None:
-    """Return the largest limit on reserved bytes under which the recording's requests fail as they did.
-
-    None when nothing failed.
-    """
-    events = device.events
-    typed = from_torch(settings)
-    failures = np.flatnonzero(events.action == Action.OOM).tolist()
-    if not failures:
-        return None
-    return min(int(history.reserved[event]) + segment_size(int(events.size[event]), typed) - 1 for event in failures)
-
-
 def late_completions(events: Events) -> NDArray[np.bool_]:
     """Mark the completions that do not follow their request directly."""
     action = events.action
@@ -76,34 +60,14 @@ def late_completions(events: Events) -> NDArray[np.bool_]:
     return late
 
 
-def find_releases(
-    device: DeviceTrace,
-    history: History,
-    stacks: StackTable,
-    settings: Mapping[str, object],
-    *,
-    limit: int | None = None,
-    course: Course | None = None,
-) -> list[Release]:
-    """Find the bursts of releases, and say whose they are.
-
-    Parameters
-    ----------
-    device, history, stacks, settings
-        As for `gpumem_magic.allocator.program.extract`.
-    limit
-        Most bytes that the recorded process might reserve; None when that is not known.
-    course
-        The settings over the recording, where they were changed on the way.
-    """
-    events = device.events
+def find_releases(evidence: Evidence) -> list[Release]:
+    """Find the bursts of releases, and say whose they are."""
+    events, history = evidence.device.events, evidence.history
     action = events.action
     released = (action == Action.SEGMENT_FREE) | (action == Action.SEGMENT_UNMAP)
     if not np.any(released):
         return []
-    course = Course(from_torch(settings)) if course is None else course
-    known = limit
-    limit = recorded_limit(device, history, settings) if limit is None else limit
+    course, known, limit = evidence.course, evidence.known_limit, evidence.limit
     inside = released | late_completions(events)
     starts = np.flatnonzero(inside & ~np.concatenate([[False], inside[:-1]])).tolist()
     found: list[Release] = []
@@ -120,7 +84,7 @@ def find_releases(
         following = int(action[last + 1]) if last + 1 < len(events) else Action.UNKNOWN
         asked: bool | None = True
         is_ladder = False
-        names = {frame.name for frame in stacks.resolve(int(events.stack[final]))}
+        names = {frame.name for frame in evidence.stacks.resolve(int(events.stack[final]))}
         # In expandable segments what was free can serve after a release without new pages.
         own = {Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM}
         own |= {Action.ALLOC} if typed.expandable_segments else set()

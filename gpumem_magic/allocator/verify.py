@@ -11,18 +11,17 @@ from gpumem_magic.allocator.adopt import find_regions
 from gpumem_magic.allocator.history import Deviation
 from gpumem_magic.allocator.model import Model
 from gpumem_magic.allocator.program import Op
-from gpumem_magic.allocator.releases import recorded_limit
 from gpumem_magic.trace.model import Action
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from gpumem_magic.allocator.adopt import Region
+    from gpumem_magic.allocator.evidence import Evidence
     from gpumem_magic.allocator.history import History
     from gpumem_magic.allocator.program import Program
-    from gpumem_magic.allocator.settings_model import AllocatorSettings, Course
     from gpumem_magic.trace.model import DeviceTrace, Events
 
 __all__ = ["Recorded", "Verdict", "find_quiet", "verify"]
@@ -98,17 +97,8 @@ class _Repeated:
         The segment events that it should make: event, action, address, size.
     """
 
-    def __init__(
-        self,
-        device: DeviceTrace,
-        history: History,
-        program: Program,
-        settings: AllocatorSettings,
-        raw_settings: Mapping[str, object],
-        *,
-        limit: int | None,
-        course: Course | None,
-    ) -> None:
+    def __init__(self, evidence: Evidence, program: Program) -> None:
+        device, history, course = evidence.device, evidence.history, evidence.course
         events = device.events
         which = np.flatnonzero((events.action >= Action.SEGMENT_ALLOC) & (events.action <= Action.SEGMENT_UNMAP))
         self.recorded = [
@@ -128,13 +118,13 @@ class _Repeated:
         self.kept = np.flatnonzero(keep)
         self.model = Model(
             program.keeping(keep),
-            settings if course is None else course.first,
+            course.first,
             Recorded(device, self._regions),
-            limit=recorded_limit(device, history, raw_settings) if limit is None else limit,
+            limit=evidence.limit,
             virtual_base=lambda _group: _next_base(self.model, self.recorded),
             survives=lambda _number: True,
             traced=True,
-            changes=() if course is None else course.changes,
+            changes=course.changes,
         )
 
     def begin(self) -> int:
@@ -142,38 +132,25 @@ class _Repeated:
         return self.model.begin_with(self._history, self._regions) if self._regions else 0
 
 
-def verify(
-    device: DeviceTrace,
-    history: History,
-    program: Program,
-    settings: AllocatorSettings,
-    raw_settings: Mapping[str, object],
-    *,
-    limit: int | None = None,
-    course: Course | None = None,
-) -> Verdict:
+def verify(evidence: Evidence, program: Program) -> Verdict:
     """Run the model under the recording's own setting, with the driver's addresses as recorded.
 
     A recording that begins in the middle of a process starts from what was there before.
 
     Parameters
     ----------
-    device, history, program
-        The recording, its replay, and the program found in it.
-    settings, raw_settings
-        What it was recorded under, typed and as torch says it.
-    limit
-        Most bytes that the recorded process might reserve; None takes what its failures tell.
-    course
-        The settings over the recording, where they were changed on the way.
+    evidence
+        The recording, and what is known of it.
+    program
+        The program found in it.
 
     Returns
     -------
     Verdict
         The first event at which model and recording differ, and the retries of the model.
     """
-    run = _Repeated(device, history, program, settings, raw_settings, limit=limit, course=course)
-    model, recorded, events = run.model, run.recorded, device.events
+    run = _Repeated(evidence, program)
+    model, recorded, events = run.model, run.recorded, evidence.device.events
     try:
         model.run(run.begin())
     except (KeyError, IndexError):
@@ -181,23 +158,14 @@ def verify(
         event = int(model.program.events[model.step])
         broken = Deviation(max(event, 0), "the state before the recording to hold", "what contradicts it")
         return Verdict(_first_step(model, recorded) or broken, None)
-    deviation = _first_difference(history, model.program, model, recorded, len(events))
+    deviation = _first_difference(evidence.history, model.program, model, recorded, len(events))
     # Whether a failed request that was left out went through the whole ladder is not known.
     is_counted = deviation is None and _failures(model.program) == _failures(program)
     # What failed had been through the ladder; a block can have become free in it, when it is not looked for again.
     return Verdict(deviation, model.retries + model.spared if is_counted else None)
 
 
-def find_quiet(
-    device: DeviceTrace,
-    history: History,
-    program: Program,
-    settings: AllocatorSettings,
-    raw_settings: Mapping[str, object],
-    *,
-    limit: int | None = None,
-    course: Course | None = None,
-) -> NDArray[np.bool_]:
+def find_quiet(evidence: Evidence, program: Program) -> NDArray[np.bool_]:
     """Tell before which operations an ``empty_cache`` would have left no event: there was nothing to give back.
 
     Parameters are those of `verify`.
@@ -207,7 +175,7 @@ def find_quiet(
     bool array
         One value an operation. All True where the model cannot follow the recording, so that nothing is ruled out.
     """
-    run = _Repeated(device, history, program, settings, raw_settings, limit=limit, course=course)
+    run = _Repeated(evidence, program)
     quiet = np.zeros(len(program.codes), bool)
     try:
         for step in run.model.walk(run.begin()):
