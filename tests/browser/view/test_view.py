@@ -344,6 +344,19 @@ def test_every_tab_is_read_without_the_picture_and_without_a_glass(open_report, 
     assert page.evaluate(SMALL) == []
 
 
+@pytest.mark.parametrize("width", [400, 700, 1200])
+def test_the_menu_stays_in_the_view(open_report, width):
+    page = open_report("mlp_train.c0", width=width)
+    page.locator(f"{HOST} button", has_text="save").click()
+    items = page.locator(f"{HOST} [role=menuitem]")
+    assert items.count() >= 4
+    for item in items.all():
+        box = item.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+
+
 def test_nothing_moves_where_the_reader_wants_no_motion(open_report):
     moving = """() => [...document.querySelector('#gpumem-report').shadowRoot.querySelectorAll('*')].filter(e => {
       const style = getComputedStyle(e);

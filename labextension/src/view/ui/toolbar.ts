@@ -155,6 +155,10 @@ export class Toolbar {
     const open = (on: boolean): void => {
       items.classList.toggle('open', on);
       trigger.setAttribute('aria-expanded', String(on));
+      // In a narrow view the menu's own side has no room for it.
+      items.style.insetInlineEnd = '';
+      const over = this.element.getBoundingClientRect().left - items.getBoundingClientRect().left;
+      if (on && over > 0) items.style.insetInlineEnd = `${-over}px`;
     };
     const trigger = button('save', () => open(!items.classList.contains('open')), {
       'aria-haspopup': 'menu',
