@@ -56,6 +56,7 @@ class RoleBook:
         self._torch: Torch | None = loaded_torch()
         self._began = time.perf_counter()
         self._spent = 0.0
+        self.next_ns = 0  # before that time, a look would be turned down: see `Looks`
         self._names: dict[int | str, int] = {}
         self._devices: dict[str, int] = {}
         self._rows: list[tuple[int, int, int, int, int]] = []  # time, device, address, role, name
@@ -107,7 +108,7 @@ class RoleBook:
         torch = self._torch or loaded_torch()
         self._torch = torch
         now = time.perf_counter()
-        if torch is None or self._spent > _FIRST_SECONDS + _SHARE * (now - self._began):
+        if torch is None or self._rest(now):
             return
         if len(self._rows) >= _MOST_ROWS or not self._lock.acquire(blocking=False):
             return
@@ -119,9 +120,19 @@ class RoleBook:
             except Exception:  # noqa: BLE001 - any object may be hostile; what was seen before it counts
                 self._spent += _LONGEST_SECONDS
             self._flush(moment)
-            self._spent += time.perf_counter() - now
+            after = time.perf_counter()
+            self._spent += after - now
+            self._rest(after)
         finally:
             self._lock.release()
+
+    def _rest(self, now: float) -> bool:
+        """Tell whether the budget is spent, and until when nobody need ask."""
+        over = self._spent - _FIRST_SECONDS - _SHARE * (now - self._began)
+        if over <= 0:
+            return False
+        self.next_ns = time.time_ns() + int(over / _SHARE * 1e9)
+        return True
 
     # The look after the code
 

@@ -49,6 +49,10 @@ _MAX_MARKS = 4_000_000  # 48 MB; a launch-bound step of 9 ms writes about 114
 class Looks(Protocol):
     """Sees what storages are for. May be slow only within its own budget; must not raise."""
 
+    @property
+    def next_ns(self) -> int:
+        """Unix nanoseconds before which a look would be turned down, so that it need not be asked for."""
+
     def inputs(self, *values: object) -> None:
         """See what the outermost module is called with."""
 
@@ -105,6 +109,10 @@ def _variable_reader() -> Callable[[FrameType, str], Any]:
     return read
 
 
+class _NoLooks:
+    next_ns = sys.maxsize
+
+
 class _Thread(ThreadLog):
     """A thread's marks, and the innermost call under way."""
 
@@ -128,7 +136,7 @@ class CallMarks:
 
     def __init__(self, torch: Any, looks: Looks | None = None) -> None:
         self.notes: list[Note] = []
-        self._looks = looks
+        self._looks: Any = looks if looks is not None else _NoLooks
         self._tree = CallTree()
         self._threads: dict[int, _Thread] = {}
         self._code: dict[CodeType, str] = {}
@@ -159,8 +167,14 @@ class CallMarks:
             self.notes.append(Note("info", text))
             return
         events = _mon.events
-        begins, ends, unwinds = self._callbacks()
-        _mon.register_callback(self._tool, events.PY_START, begins)
+        ends = self._ending()
+        watched = {id(code) for code in self._code}
+
+        def unwinds(code: CodeType, offset: int, error: BaseException) -> None:
+            if id(code) in watched:  # a global event: mostly of somebody else's code
+                ends(code, offset, error)
+
+        _mon.register_callback(self._tool, events.PY_START, self._beginning())
         _mon.register_callback(self._tool, events.PY_RETURN, ends)
         _mon.register_callback(self._tool, events.PY_UNWIND, unwinds)
         for code in self._code:
@@ -212,39 +226,46 @@ class CallMarks:
 
     # Events
 
-    def _callbacks(self) -> tuple[Callable[..., None], Callable[..., None], Callable[..., None]]:
-        """Return what is called when a code object begins, ends, and ends by an exception.
+    # What is called for each module of a step: closures, because their names are found faster than attributes. Each
+    # does the common case only, and leaves all others to a method: a thread, module or code that is new, a block of
+    # marks that is full, and looks.
 
-        Closures, because their names are found faster than attributes. Each does the common case only, and leaves all
-        others to a method: a thread, module or code that is new, and a block of marks that is full.
-        """
+    def _beginning(self) -> Callable[[CodeType, int], None]:
         threads, root, module_code = self._threads, self._tree.root, self._module_code
-        watched = {id(code) for code in self._code}
-        getframe, is_copy = sys._getframe, _IS_COPY
+        looks, getframe, is_copy = self._looks, sys._getframe, _IS_COPY
 
         def begins(code: CodeType, offset: int) -> None:
             del offset
             try:
                 thread = threads[get_ident()]
                 top = thread.top
-                if code is module_code and top is not root:
+                if code is module_code:
                     names = getframe(1).f_locals
                     node = top.kin[id(names["self"])]
                     if is_copy:
                         names.clear()
-                    count = thread.count
-                    thread.times[count] = time_ns()
-                    thread.spots[count] = node.number
-                    # Last, so that an interrupt in between loses a mark and mixes up none.
-                    thread.count = count + 1
-                    thread.top = node
+                else:
+                    node = top.kin[id(code)]
+                count = thread.count
+                thread.times[count] = now = time_ns()
+                thread.spots[count] = node.number
+                # Last, so that an interrupt in between loses a mark and mixes up none.
+                thread.count = count + 1
+                thread.top = node
+                if now < looks.next_ns or (code is module_code and top is not root):
                     return
+                slowly = self._look
             except LookupError:
-                pass
+                slowly = self._begins
             try:  # noqa: SIM105 - suppress() is a call, for which there is no room
-                self._begins(code, getframe(1))
+                slowly(code, getframe(1))
             except RecursionError:  # the cell's own, at its limit: the mark is lost
                 pass
+
+        return begins
+
+    def _ending(self) -> Callable[[CodeType, int, object], None]:
+        threads = self._threads
 
         def ends(code: CodeType, offset: int, value: object) -> None:
             del offset, value
@@ -266,32 +287,25 @@ class CallMarks:
             except RecursionError:
                 pass
 
-        def unwinds(code: CodeType, offset: int, error: BaseException) -> None:
-            if id(code) in watched:  # a global event: mostly of somebody else's code
-                ends(code, offset, error)
-
-        return begins, ends, unwinds
+        return ends
 
     def _begins(self, code: CodeType, frame: FrameType) -> None:
         try:
             ident = get_ident()
             thread = self._threads.get(ident) or self._threads.setdefault(ident, _Thread(ident, self._tree.root))
             top = thread.top
-            kind = self._code[code]
-            values: tuple[object, ...] = ()
-            if kind == "module":
+            if code is self._module_code:
                 names = frame.f_locals
                 module = names["self"]
-                values = names["args"], names["kwargs"]
                 if _IS_COPY:
                     names.clear()
                 node = top.kin.get(id(module)) or self._tree.of_module(top, code, module)
             else:
-                node = self._tree.of_kind(top, code, kind)
+                node = self._tree.of_kind(top, code, self._code[code])
             self._write(thread, node.number)
             thread.top = node
-            if self._looks is not None and (kind != "module" or top is self._tree.root):
-                self._look(self._looks, kind, values, frame)
+            if time_ns() >= self._looks.next_ns and (code is not self._module_code or top is self._tree.root):
+                self._look(code, frame)
         except RecursionError:
             pass
         except Exception as error:  # noqa: BLE001 - becomes a note
@@ -319,21 +333,26 @@ class CallMarks:
         thread.spots[count] = number
         thread.count = count + 1
 
-    def _look(self, looks: Looks, kind: str, values: tuple[object, ...], frame: FrameType) -> None:
-        """Look at what a call has; `values` are a module's."""
-        read = self._variable
-        if kind == "module":
-            looks.inputs(*values)
-        elif kind == "backward":
-            looks.graph(read(frame, frame.f_code.co_varnames[0]))  # t_outputs, tensors or outputs
-        elif kind == "step":
-            looks.optimizer(read(frame, "args")[0])
-        elif kind == "zero_grad":
-            owner = read(frame, "self")
-            if hasattr(type(owner), "add_param_group"):
-                looks.optimizer(owner)
-            else:
-                looks.module(owner)
+    def _look(self, code: CodeType, frame: FrameType) -> None:
+        """Look at what a call has."""
+        kind, looks, read = self._code[code], self._looks, self._variable
+        try:
+            if kind == "module":
+                looks.inputs(read(frame, "args"), read(frame, "kwargs"))
+            elif kind == "backward":
+                looks.graph(read(frame, frame.f_code.co_varnames[0]))  # t_outputs, tensors or outputs
+            elif kind == "step":
+                looks.optimizer(read(frame, "args")[0])
+            elif kind == "zero_grad":
+                owner = read(frame, "self")
+                if hasattr(type(owner), "add_param_group"):
+                    looks.optimizer(owner)
+                else:
+                    looks.module(owner)
+        except RecursionError:
+            pass
+        except Exception as error:  # noqa: BLE001 - becomes a note
+            self._fail(error)
 
 
 def _build(logs: Iterable[ThreadLog], stacks: list[tuple[tuple[str, str, str], ...]]) -> Calls:

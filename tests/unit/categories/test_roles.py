@@ -113,6 +113,64 @@ def test_looks_in_the_middle_are_few_where_they_are_expensive(monkeypatch):
     assert len(taken) == 2
 
 
+def test_nobody_asks_for_looks_before_the_budget_allows_them(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("gpumem_magic.holders.roles.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("gpumem_magic.holders.roles.time.time_ns", lambda: int(now[0] * 1e9))
+    book = RoleBook(dict)
+
+    def slow(_torch):
+        now[0] += 0.005
+
+    assert book.next_ns == 0
+    book._guarded(slow)
+    # 5 ms, of which 2 are free: at 0.3 percent the others are paid a second after the beginning.
+    assert book.next_ns == pytest.approx(101 * 1e9, abs=1e6)
+    now[0] = 101.001
+    taken = len(book._rows), book._spent
+    book._guarded(slow)
+    assert (len(book._rows), book._spent) != taken
+
+
+@needs_monitoring
+def test_a_watch_asks_for_looks_when_they_are_due_and_only_then():
+    class Asked:
+        next_ns = 0
+
+        def __init__(self):
+            self.kinds = []
+
+        def inputs(self, args, kwargs):
+            self.kinds.append(("inputs", len(args), kwargs))
+
+        def graph(self, outputs):
+            self.kinds.append(("graph", len(outputs)))
+
+        def optimizer(self, optimizer):
+            self.kinds.append(("optimizer", type(optimizer).__name__))
+
+        def module(self, module):
+            self.kinds.append(("module", type(module).__name__))
+
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    looks = Asked()
+    calls = CallMarks(torch, looks)
+    try:
+        for due in (0, sys.maxsize, 0):
+            looks.next_ns = due
+            looks.kinds.append(due)
+            optimizer.zero_grad()
+            net(torch.ones(2, 64)).sum().backward()
+            optimizer.step()
+            net.zero_grad()
+    finally:
+        calls.stop()
+    assert calls.notes == []
+    once = [("optimizer", "SGD"), ("inputs", 1, {}), ("graph", 1), ("optimizer", "SGD"), ("module", "Net")]
+    assert looks.kinds == [0, *once, sys.maxsize, 0, *once]
+
+
 def test_hostile_objects_end_a_look_and_nothing_else():
     class Bad(torch.nn.Module):  # type: ignore[misc]
         def __getattr__(self, name):
