@@ -109,15 +109,17 @@ def _alive_lines(device: AliveDevice, top: int, last_used: Mapping[str, str]) ->
 def _row_text(row: AliveRow, last_used: Mapping[str, str]) -> str:
     if row.entry is None:
         return "made before the ledger began, or in cells that were not measured"
-    names = [_name_text(name, last_used) for name in row.names]
-    what = ", ".join(names) or f"`{row.entry.first_line}`"
+    what = _names_text(row.names, last_used) or f"`{row.entry.first_line}`"
     return f"{row.entry.title:<8} {what}, {format_count(row.blocks)} {'block' if row.blocks == 1 else 'blocks'}"
 
 
-def _name_text(name: str, last_used: Mapping[str, str]) -> str:
-    root = name.split(".", 1)[0].split("[", 1)[0]
-    used = last_used.get(root)
-    return f"{name} (last used in {used})" if used else name
+def _names_text(names: Sequence[str], last_used: Mapping[str, str]) -> str:
+    """List names with the cell that used each last, which several in a row share."""
+    used = [last_used.get(name.split(".", 1)[0].split("[", 1)[0]) for name in names]
+    return ", ".join(
+        f"{name} (last used in {cell})" if cell and cell != following else name
+        for name, cell, following in zip(names, used, [*used[1:], None], strict=True)
+    )
 
 
 def _figures(entry: Entry) -> tuple[int | None, int | None, int | None]:

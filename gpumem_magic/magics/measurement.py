@@ -194,11 +194,11 @@ class Measurement:
         show_report(self._cleared(recording, report), self.request, cell_key)
 
     def _judged(self, report: Report) -> Report:
-        """Look more closely at a leak that nothing names yet, and see whether the magic's line allows it."""
+        """Look more closely at a leak that nothing explains yet, and see whether the magic's line allows it."""
         from gpumem_magic.analysis.leaks import with_keepers
         from gpumem_magic.analysis.leaks.check import broken_promise, nothing_to_judge
 
-        if any(not leak.keepers for leak in report.leaks):
+        if any(not leak.is_explained for leak in report.leaks):
             scan = self._scan(_SCAN_SECONDS, quick=False)
             if scan is not None:
                 report = _replaced(report, with_keepers(report.analysis, scan))

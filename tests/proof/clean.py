@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.proof.cases import Case
+from tests.proof.hidden import BOUNDED
 
 __all__ = ["CLEAN"]
 
@@ -12,6 +13,7 @@ def _clean(name: str, source: str) -> Case:
 
 
 CLEAN = (
+    *BOUNDED,
     _clean(
         "training with losses as numbers",
         """

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from tests.proof.cases import Case
+from tests.proof.hidden import HIDDEN
 from tests.proof.training import TRAINING
 
 __all__ = ["FAULTY"]
 
 FAULTY = (
     *TRAINING,
+    *HIDDEN,
     Case(
         "a forward hook that collects activations",
         "module hook",

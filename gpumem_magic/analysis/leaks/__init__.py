@@ -4,9 +4,12 @@ model     verdicts
 loops     a cell's loops, and when each iteration began, by the line marks
 evidence  survivors by iteration, and what they prove
 period    repetition without lines
+lives     what was allocated, as columns
 find      one device
 keepers   what keeps a leak alive, from a scan for holders
 words     the same in words
+plain     the same as plain values, for the view
+check     whether a promise to leak nothing holds
 """
 
 from __future__ import annotations

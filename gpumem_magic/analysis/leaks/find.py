@@ -10,6 +10,7 @@ import numpy as np
 
 from gpumem_magic.analysis.categories.model import BUFFER, GRADIENT, KINDS, LABELS, OPTIMIZER, PARAMETER
 from gpumem_magic.analysis.leaks.evidence import Shape, Survivors, judge, regrown, rhythm
+from gpumem_magic.analysis.leaks.lives import lives_of
 from gpumem_magic.analysis.leaks.loops import (
     adds_to_itself,
     ends_a_run,
@@ -21,7 +22,6 @@ from gpumem_magic.analysis.leaks.loops import (
 from gpumem_magic.analysis.leaks.model import Growth, Leak, LeakLine, Once
 from gpumem_magic.analysis.leaks.period import repetitions
 from gpumem_magic.analysis.leaks.words import GRADIENTS, WINDOW, leak_sentence, once_of, told_by
-from gpumem_magic.trace.times import rising
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpumem_magic.analysis.context import Placement
+    from gpumem_magic.analysis.leaks.lives import Lives
     from gpumem_magic.analysis.leaks.loops import Loop
     from gpumem_magic.analysis.leaks.model import LeakKind
     from gpumem_magic.analysis.model import DeviceAnalysis, Group
@@ -108,56 +109,6 @@ class Scene:
         return any(name in looping for name in re.findall(r"(\w+)\s*\(", group.source or ""))
 
 
-class _Lives(NamedTuple):
-    """Columns of what was allocated in the recording, in order: index of its place (-1: unknown), events, sizes.
-
-    `ended` is -1 for what stayed; `time_us` are the times of all events; `number` is each one's among all lifetimes.
-    """
-
-    time_us: NDArray[np.int64]
-    place: NDArray[np.int64]
-    group: NDArray[np.int64]
-    began: NDArray[np.int32]
-    ended: NDArray[np.int32]
-    size: NDArray[np.int64]
-    requested: NDArray[np.int64]
-    address: NDArray[np.uint64]
-    number: NDArray[np.int64]
-
-    @property
-    def stayed(self) -> NDArray[np.bool_]:
-        alive: NDArray[np.bool_] = self.ended < 0
-        return alive
-
-    def iterations(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the iteration that each event falls into, -1 before the first, given when each one began."""
-        # Starts are few: they are looked up among the events, not each event among them.
-        first = np.searchsorted(self.time_us, starts)
-        number: NDArray[np.int64] = np.cumsum(np.bincount(first, minlength=len(self.time_us) + 1))
-        return number - 1
-
-
-def _lives(trace: DeviceTrace, device: DeviceAnalysis, placement: Placement | None) -> _Lives:
-    timeline = device.timeline
-    new = (timeline.start >= 0) & (timeline.blocks > 0)
-    event = timeline.event[timeline.start[new]]
-    end = timeline.end[new]
-    times = rising(trace.events.time_us)
-    ended = np.where(end >= 0, timeline.event[end], np.int32(-1)) if timeline.changes else end
-    place = np.full(len(event), -1, np.int64) if placement is None else placement.place[event].astype(np.int64)
-    return _Lives(
-        time_us=times,
-        place=np.maximum(place, -1),
-        group=timeline.group[new].astype(np.int64),
-        began=event,
-        ended=ended,
-        size=timeline.size[new],
-        requested=timeline.requested[new],
-        address=trace.events.addr[event],
-        number=np.flatnonzero(new),
-    )
-
-
 class _Found(NamedTuple):
     """A judged line.
 
@@ -208,7 +159,7 @@ def find_growth(
     truncated
         The beginning is missing: iterations before the first event are not counted.
     """
-    lives = _lives(trace, device, placement)
+    lives = lives_of(trace, device, placement)
     stayed = lives.stayed
     if not stayed.any():
         return Growth(iterations=0)
@@ -254,7 +205,7 @@ def _is_told(leak: Leak, device: DeviceAnalysis) -> bool:
     return leak.bytes >= _TOLD_SHARE * max(own, 1) or leak.bytes_per_iteration >= _TOLD_BYTES
 
 
-def _ranked(loops: Sequence[Loop], placement: Placement, lives: _Lives) -> list[_Turns]:
+def _ranked(loops: Sequence[Loop], placement: Placement, lives: Lives) -> list[_Turns]:
     """Return the loops in which something stayed, inner ones before the loops around them, most bytes first."""
     scopes: dict[tuple[str, str], NDArray[np.int64]] = {}
     stayed = lives.stayed
@@ -299,7 +250,7 @@ def _each_once(judged: Sequence[tuple[_Where, list[_Found]]], count: int) -> lis
     return chosen
 
 
-def _in_loop(turns: _Turns, lives: _Lives, scene: Scene) -> list[_Found]:
+def _in_loop(turns: _Turns, lives: Lives, scene: Scene) -> list[_Found]:
     """Judge each line of a loop."""
     loop, lines, starts, last = turns
     if len(starts) < 2:
@@ -351,7 +302,7 @@ def _again(item: _Found, larger: tuple[int, int, int], iteration: NDArray[np.int
     )
 
 
-def _leaks(where: _Where, found: Sequence[_Found], lives: _Lives) -> list[Leak]:
+def _leaks(where: _Where, found: Sequence[_Found], lives: Lives) -> list[Leak]:
     """Put the growing lines of a loop together: those that left something in (nearly) as many iterations are one."""
     growing = [item for item in found if item.judged.shape is Shape.GROWTH]
     leaks = [_leak("regrown", where, [item], lives) for item in growing if item.again]
@@ -364,7 +315,7 @@ def _leaks(where: _Where, found: Sequence[_Found], lives: _Lives) -> list[Leak]:
     return leaks
 
 
-def _leak(kind: LeakKind, where: _Where, found: Sequence[_Found], lives: _Lives) -> Leak:
+def _leak(kind: LeakKind, where: _Where, found: Sequence[_Found], lives: Lives) -> Leak:
     """Write the verdict on lines that grow together, the largest first."""
     # What the first iteration left beyond the others' share (a library's workspace, as a rule) is no growth.
     rows = tuple(
@@ -390,7 +341,7 @@ def _leak(kind: LeakKind, where: _Where, found: Sequence[_Found], lives: _Lives)
     return leak_sentence(leak)
 
 
-def _once(device: DeviceAnalysis, found: Sequence[_Found], lives: _Lives) -> list[Once]:
+def _once(device: DeviceAnalysis, found: Sequence[_Found], lives: Lives) -> list[Once]:
     total = int(lives.size[lives.stayed].sum())
     least = min(_ONCE_BYTES, _ONCE_SHARE * total)
     told = [
@@ -402,7 +353,7 @@ def _once(device: DeviceAnalysis, found: Sequence[_Found], lives: _Lives) -> lis
     return [once_of(once, gradients) for once in told if once.bytes >= least]
 
 
-def _purpose(device: DeviceAnalysis, item: _Found, lives: _Lives) -> str:
+def _purpose(device: DeviceAnalysis, item: _Found, lives: Lives) -> str:
     """Say what it is that a line left once: by storage where that was seen, else by what the line does."""
     if item.judged.shape is Shape.WINDOW:
         return WINDOW
@@ -417,7 +368,7 @@ def _purpose(device: DeviceAnalysis, item: _Found, lives: _Lives) -> str:
     return told_by(item.group.source or "")
 
 
-def _without_loops(device: DeviceAnalysis, lives: _Lives, scene: Scene) -> tuple[list[Leak], int]:
+def _without_loops(device: DeviceAnalysis, lives: Lives, scene: Scene) -> tuple[list[Leak], int]:
     """Look for repetition in the order of the allocations alone, owner by owner."""
     leaks: list[Leak] = []
     most = 0

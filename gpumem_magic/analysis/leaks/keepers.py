@@ -25,6 +25,8 @@ __all__ = ["name_keepers", "with_keepers", "with_leaks"]
 # What grows because a loop builds a model or an optimizer's state is wanted.
 _MEANT = {"PARAMETER": "parameters", "BUFFER": "buffers", "OPTIMIZER": "optimizer state"}
 _MEANT_SHARE = 0.9
+# Holders of less than this say nothing about the whole.
+_KNOWN_SHARE = 0.5
 _MOST_KEEPERS = 5
 # Methods by which containers take things in.
 _TAKES_IN = frozenset({"append", "extend", "insert", "add", "update", "setdefault", "appendleft", "put"})
@@ -129,10 +131,14 @@ def _root(path: str) -> str:
 def _meant(held: Iterable[Storage], leak: Leak) -> str | None:
     sizes: dict[str, int] = defaultdict(int)
     for storage in held:
-        sizes[storage.category.name] += storage.size
+        # Models that nothing names any more, in cycles that wait for the collector, are not what was wanted.
+        is_named = storage.holders[0].kind.name in {"VARIABLE", "MODULE", "RUNNING"}
+        sizes[storage.category.name if is_named else ""] += storage.size
     best = max(sizes, key=lambda name: sizes[name], default="")
     meant = sum(size for name, size in sizes.items() if name in _MEANT)
     shown = min(sum(sizes.values()), leak.bytes)
+    if shown < _KNOWN_SHARE * leak.listed_bytes:
+        return None
     return _MEANT[best] if best in _MEANT and shown and meant >= _MEANT_SHARE * shown else None
 
 

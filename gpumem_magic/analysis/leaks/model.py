@@ -107,6 +107,17 @@ class Leak:
     every: int | None = 1
     left: tuple[int, ...] = ()
 
+    @property
+    def listed_bytes(self) -> int:
+        """Bytes of the blocks in `addresses`, at least: all of them, unless there are too many to list."""
+        blocks = sum(line.blocks for line in self.lines)
+        return self.bytes if len(self.addresses) >= blocks else self.bytes * len(self.addresses) // blocks
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether what keeps most of it is known."""
+        return bool(self.keepers) and 2 * sum(keeper.bytes for keeper in self.keepers) >= self.listed_bytes
+
 
 class Once(NamedTuple):
     """Memory that stayed and does not grow: what it is, where it was made, bytes, and the same in words.
