@@ -2,12 +2,13 @@
 
     python tests/benchmarks/bench_report.py FILE.pickle[.xz] [--rounds N]
     python tests/benchmarks/bench_report.py --deep 2000000
-    python tests/benchmarks/bench_report.py --cell 600000
+    python tests/benchmarks/bench_report.py --cell 600000 [--processor]
 
 Rounds are interleaved with unpickling (garbage collector off); medians with their range, nothing asserted. ``--deep``
 makes up a training loop with stacks of 25 frames. ``--cell`` makes up what torch's own snapshot gives after a cell that
 loops over two lines, and takes the steps from there to the report on screen, with line marks and without stacks. Goal:
-their sum below what torch takes for the snapshot itself, for which unpickling it stands in here. Memory is the peak of
+their sum below what torch takes for the snapshot itself, for which unpickling it stands in here. ``--processor`` counts
+processor time, which a busy machine changes less. Memory is the peak of
 a process that does one thing, over that of one that only unpickles.
 """
 
@@ -52,12 +53,12 @@ def deep(events, frames=25):
     return snapshot
 
 
-def timed(function):
+def timed(function, clock=time.perf_counter):
     """Return a call's seconds and its result; garbage is collected before, not during."""
     gc.collect()
-    begin = time.perf_counter()
+    begin = clock()
     result = function()
-    return time.perf_counter() - begin, result
+    return clock() - begin, result
 
 
 def unpickle(path):
@@ -171,8 +172,15 @@ def recorded(trace, marks):
     return Recording(cell, SourceKind.CUDA, Outcome.OK, start, end, trace=trace, marks=marks)
 
 
-def measure_cell(events, rounds):
+def measure_cell(events, rounds, clock):
     """Run all rounds of a cell's end and print them."""
+
+    def step(function):
+        return timed(function, clock)
+
+    def to_columns(snapshot):
+        return from_snapshot(snapshot, kind="cuda", is_whole=True, has_stacks=False)
+
     figures: dict[str, list[float]] = {}
     made, marks = loop(events)
     data = pickle.dumps(made, protocol=4)
@@ -181,11 +189,11 @@ def measure_cell(events, rounds):
         gc.collect()
         with paused_collector():
             results = {}
-            results["unpickle (collector off)"], snapshot = timed(lambda: pickle.loads(data))  # noqa: S301
-            results["to columns"], trace = timed(lambda snapshot=snapshot: from_snapshot(snapshot, kind="cuda"))
-            results["analyse"], report = timed(lambda trace=trace: build(recorded(trace, marks)))
-            results["text, picture, fallback"] = timed(report.static_bundle)[0]
-            results["widget's document"] = timed(lambda report=report: report.to_document(_WIDGET))[0]
+            results["unpickle (collector off)"], snapshot = step(lambda: pickle.loads(data))  # noqa: S301
+            results["to columns"], trace = step(lambda snapshot=snapshot: to_columns(snapshot))
+            results["analyse"], report = step(lambda trace=trace: build(recorded(trace, marks)))
+            results["text, picture, fallback"] = step(report.static_bundle)[0]
+            results["widget's document"] = step(lambda report=report: report.to_document(_WIDGET))[0]
             results["all of ours"] = sum(list(results.values())[1:])
         for name, seconds in results.items():
             figures.setdefault(name, []).append(seconds)
@@ -201,9 +209,11 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--deep", type=int, metavar="EVENTS")
     parser.add_argument("--cell", type=int, metavar="EVENTS")
+    parser.add_argument("--processor", action="store_true")
     arguments = parser.parse_args()
     if arguments.cell:
-        measure_cell(arguments.cell, arguments.rounds + 1)
+        clock = time.process_time if arguments.processor else time.perf_counter
+        measure_cell(arguments.cell, arguments.rounds + 1, clock)
         return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "snapshot.pickle"
