@@ -16,7 +16,7 @@ from gpumem_magic.allocator.program import Op, extract, find_doubts
 from gpumem_magic.allocator.replay import history, reserved_bytes
 from gpumem_magic.allocator.verify import find_quiet, verify
 from gpumem_magic.allocator.whatif import Explorer
-from gpumem_magic.trace.frames import is_native, user_frame
+from gpumem_magic.trace.frames import is_library, is_native, user_frame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -208,6 +208,18 @@ class Lab:
         stack = int(self.device.events.stack[event]) if event >= 0 else 0
         frame = user_frame(self.trace.stacks.resolve(stack))
         return None if frame is None or is_native(frame.filename) else frame
+
+    def place_before(self, event: int) -> Frame | None:
+        """Return the last of the user's own lines before an event: autograd's thread has no stacks."""
+        stacks, last = self.device.events.stack, -1
+        while event > 0:
+            event -= 1
+            if stacks[event] not in {0, last}:
+                last = stacks[event]
+                found = self.place(event)
+                if found is not None and not is_library(found.filename):
+                    return found
+        return None
 
     def time_us(self, event: int) -> int | None:
         """Return when an event was recorded."""

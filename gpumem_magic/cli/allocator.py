@@ -109,12 +109,15 @@ def _death_json(lab: Lab, death: Death | None) -> dict[str, Any] | None:
 
 def _event_json(lab: Lab, event: int) -> dict[str, Any]:
     place = lab.place(event)
+    before = lab.place_before(event) if place is None else None
     return {
         "event": event,
         "time_us": lab.time_us(event),
         "file": place.filename if place else None,
         "line": place.line if place else None,
         "function": place.name if place else None,
+        # The last known line, where the request itself has none.
+        "after": {"file": before.filename, "line": before.line, "function": before.name} if before else None,
     }
 
 

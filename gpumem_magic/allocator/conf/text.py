@@ -46,6 +46,8 @@ def describe_conf(text: str | None, version: TorchVersion | None, environ: Mappi
         lines.append(f"write instead: {checked.corrected or 'nothing (unset it)'}")
     elif checked.text:
         lines.append(f"ok for torch {checked.version}")
+    elif text is not None:
+        lines.append("nothing is set: torch uses its defaults")
     lines += [f"note: {note}" for note in asked.notes]
     return "\n".join(lines), checked.ok
 

@@ -6,12 +6,14 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
-__all__ = ["Answer", "Cap", "Facts", "Row", "bare"]
+__all__ = ["STACKLESS", "Answer", "Cap", "Facts", "Row", "bare"]
 
 # A setting that gives back less than this share of what was reserved is no reason to change anything.
 _WORTH = 0.02
 _WORTH_BYTES = 20 << 20
 
+#: Stands before the last known line where a request has none of its own, as in autograd's thread.
+STACKLESS = "without a Python stack, after "
 # Folders in front of a file's name.
 _BARE = re.compile(r"^.*[/\\\\]")
 
@@ -163,4 +165,7 @@ def bare(answer: Answer) -> Answer:
 
 
 def _bare(place: str | None) -> str | None:
-    return None if place is None else _BARE.sub("", place.split(" `", 1)[0])
+    if place is None:
+        return None
+    after = STACKLESS if place.startswith(STACKLESS) else ""
+    return after + _BARE.sub("", place.removeprefix(after).split(" `", 1)[0])

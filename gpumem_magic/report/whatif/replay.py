@@ -11,7 +11,7 @@ from gpumem_magic._errors import BadUsageError, SnapshotError
 from gpumem_magic.allocator.settings_model import from_torch
 from gpumem_magic.allocator.settings_text import parse_settings
 from gpumem_magic.report.whatif.limits import natural_cap, why_not
-from gpumem_magic.report.whatif.model import Answer, Cap, Facts, Row
+from gpumem_magic.report.whatif.model import STACKLESS, Answer, Cap, Facts, Row
 from gpumem_magic.trace.model import Trace
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gpumem_magic.allocator.whatif import Prediction
     from gpumem_magic.analysis.model import Analysis, DeviceAnalysis, Group
     from gpumem_magic.analysis.segments import MemoryRecord
-    from gpumem_magic.trace.model import Frame
 
 __all__ = ["SUGGESTED", "Question", "answer_of", "explore", "facts_of", "question_for", "rows_of", "with_line"]
 
@@ -182,14 +181,18 @@ def row_of(lab: Lab, conf: str, found: Prediction, *, is_recorded: bool = False)
         dies_event=-1 if death is None else death.event,
         dies_lifetime=-1 if death is None else death.lifetime,
         dies_bytes=None if death is None else death.size,
-        dies_at=None if death is None else _where(lab.place(death.event)),
+        dies_at=None if death is None else _where(lab, death.event),
         emptied_lifetime=emptied,
-        emptied_at=_where(lab.place(lab.event_of(emptied))) if emptied >= 0 else None,
+        emptied_at=_where(lab, lab.event_of(emptied)) if emptied >= 0 else None,
     )
 
 
-def _where(place: Frame | None) -> str | None:
-    return None if place is None else f"{place.filename}:{place.line}"
+def _where(lab: Lab, event: int) -> str | None:
+    place = lab.place(event)
+    if place is not None:
+        return f"{place.filename}:{place.line}"
+    before = lab.place_before(event)
+    return None if before is None else f"{STACKLESS}{before.filename}:{before.line}"
 
 
 def facts_of(lab: Lab) -> Facts:

@@ -11,6 +11,7 @@ from gpumem_magic._format import format_bytes, format_count
 from gpumem_magic.allocator.conf import OPTIONS
 from gpumem_magic.report.fallback import escape
 from gpumem_magic.report.text import display_width
+from gpumem_magic.report.whatif.model import STACKLESS
 
 if TYPE_CHECKING:
     from gpumem_magic.report.whatif.model import Answer, Facts, Row
@@ -64,8 +65,14 @@ def outcome(row: Row, *, with_place: bool = True) -> str:
         if row.dies_bytes is not None:
             text += f", asking for {format_bytes(row.dies_bytes)}"
         if with_place and row.dies_at is not None:
-            text += f" at {row.dies_at}"
+            text += _at(row.dies_at)
     return text if row.unanimous else f"{text} (depends on where the driver puts segments)"
+
+
+def _at(place: str | None) -> str:
+    if place is None:
+        return ""
+    return f" {place}" if place.startswith(STACKLESS) else f" at {place}"
 
 
 def _recorded_death(answer: Answer) -> Row | None:
@@ -105,7 +112,7 @@ def _conclusion_of_death(answer: Answer, dead: Row) -> str:
     facts, best, cap = answer.facts, answer.best, answer.cap
     limit = "" if cap is None else f" under {format_bytes(cap.bytes)}"
     maybe = "" if dead.verdict == "oom" else " (unless cuDNN falls back)"
-    at = "" if dead.dies_at is None else f" at {dead.dies_at}"
+    at = _at(dead.dies_at)
     asked = "" if dead.dies_bytes is None else f", asking for {format_bytes(dead.dies_bytes)}{at}"
     if best is not None:
         ends = ", as far as the recording goes" if dead.dies_lifetime < 0 else ""
@@ -152,13 +159,15 @@ def cautions(answer: Answer) -> list[str]:
 
 
 def _about_unseen_calls(row: Row) -> str:
-    before = "" if row.emptied_at is None else f" before {row.emptied_at}"
+    before = ""
+    if row.emptied_at is not None:
+        after = row.emptied_at.removeprefix(STACKLESS)
+        before = f" before {after}" if after == row.emptied_at else f" after {after}"
     asked = "" if row.dies_bytes is None else f", asking for {format_bytes(row.dies_bytes)}"
-    at = "" if row.dies_at is None else f" at {row.dies_at}"
     return (
         "a torch.cuda.empty_cache() that has nothing to give back leaves no event. Under another setting or limit it "
-        f"may give something back, and what follows then lies elsewhere: with such a call{before}, {_name(row.conf)} "
-        f"runs out of memory{asked}{at}. A program that makes none fits"
+        "may give something back, and what follows then lies elsewhere. The program fits under "
+        f"{_name(row.conf)} if it makes no such call; with one{before} it runs out of memory{asked}{_at(row.dies_at)}"
     )
 
 

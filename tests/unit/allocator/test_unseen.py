@@ -179,7 +179,7 @@ def test_the_command_says_what_it_depends_on(tmp_path, capsys):
     (found,) = json.loads(capsys.readouterr().out)["results"]
     assert found["verdict"] == "fits_unless_emptied"
     assert found["emptied_before"]
-    assert {"event", "time_us", "file", "line", "function"} == set(found["emptied_before"][0])
+    assert {"event", "time_us", "file", "line", "function", "after"} == set(found["emptied_before"][0])
     assert found["dies_at"]["bytes"] > 0
     assert found["dies_at"]["event"] > found["emptied_before"][0]["event"]
     assert cli.main(arguments) == 0

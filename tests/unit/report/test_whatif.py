@@ -20,13 +20,14 @@ from gpumem_magic.report.reading import read_report
 from gpumem_magic.report.report import Report
 from gpumem_magic.report.whatif import desk as whatif_desk
 from gpumem_magic.report.whatif.limits import natural_cap, why_not
-from gpumem_magic.report.whatif.model import Answer, Cap, Facts, Row, bare
+from gpumem_magic.report.whatif.model import STACKLESS, Answer, Cap, Facts, Row, bare
 from gpumem_magic.report.whatif.replay import question_for
 from gpumem_magic.report.whatif.words import (
     cautions,
     conclusion,
     confidence,
     meaning,
+    outcome,
     paste_lines,
     plain,
     table_html,
@@ -393,3 +394,36 @@ def test_a_recording_with_holes_still_gets_an_answer_that_says_so(name):
     memory = report.devices[0].memory
     assert memory is not None
     assert memory.at(len(thinned) // 2).fragmentation().reserved > 0
+
+
+def test_a_doubt_about_unseen_calls_is_told_with_its_place():
+    died = {
+        "dies_bytes": 32 * MIB,
+        "dies_at": "line 9 `z = h(y)`",
+        "dies_lifetime": 7,
+        "verdict": "fits_unless_emptied",
+    }
+    doubted = row("max_split_size_mb:64", GIB, **died, emptied_lifetime=4, emptied_at="line 3 `y = g(x)`")
+    recorded = row("", GIB, is_recorded=True, verdict="oom", dies_bytes=MIB)
+    found = Answer(facts(), Cap(GIB, "as asked for"), (recorded, doubted))
+    # It is better than what dies; what fits without a doubt is better still.
+    assert found.best is doubted
+    assert "unless the program calls torch.cuda.empty_cache() where nothing was cached" in conclusion(found)
+    sure = row("expandable_segments:True", GIB + MIB)
+    assert replace(found, rows=(*found.rows, sure)).best is sure
+    assert replace(found, rows=(row("", 4 * GIB, is_recorded=True), doubted)).best is None
+    (line,) = [line for line in cautions(found) if "leaves no event" in line]
+    assert "with one before line 3 `y = g(x)` it runs out of memory, asking for 32.0 MiB at line 9 `z = h(y)`" in line
+    assert outcome(doubted).startswith("fits, unless ")
+    told = plain(found)
+    assert [one["verdict"] for one in told["rows"]] == ["oom", "fits_unless_emptied"]
+    assert told["recordedDies"]
+    shared = bare(found).rows[1]
+    assert (shared.dies_at, shared.emptied_at) == ("line 9", "line 3")
+
+
+def test_a_request_without_a_stack_is_placed_after_the_last_known_line():
+    dead = row("", GIB, is_recorded=True, verdict="oom", dies_bytes=MIB, dies_at=f"{STACKLESS}/home/me/train.py:12")
+    found = Answer(facts(), Cap(GIB, "as asked for"), (dead,))
+    assert "asking for 1.00 MiB without a Python stack, after /home/me/train.py:12" in outcome(dead)
+    assert bare(found).rows[0].dies_at == f"{STACKLESS}train.py:12"
