@@ -1,0 +1,1 @@
+"""Recordings and heaps that tests write by hand."""

@@ -1,0 +1,94 @@
+"""Memory that the notebook keeps by accident, and variables that it has no use for."""
+
+from __future__ import annotations
+
+import pytest
+from by_hand.oom import GIB, Heap, cell, full_card, full_of_variables, held_by, kept_by, reading
+
+from gpumem_magic.analysis.model import Group
+from gpumem_magic.analysis.oom import Cause
+from gpumem_magic.analysis.oom.accidents import find_accidents
+from gpumem_magic.holders.model import HolderKind
+from gpumem_magic.recording.model import Failure
+
+
+def test_memory_kept_by_accident():
+    heap = full_card()
+    found = cell(heap, after=reading(heap), holders=kept_by(HolderKind.OUTPUT, "Out[7]"))
+    assert found.oom.cause is Cause.ACCIDENT
+    assert "60.0 GiB was kept by accident, by the output history (Out[7])" in found.oom.sentence
+    assert found.oom.suggestions[0] == "run `%gpumem_free --out` in a cell of its own, then this cell again"
+    # A variable is meant, and what only the new error holds was in use.
+    for kind in (HolderKind.VARIABLE, HolderKind.LAST_ERROR):
+        assert cell(heap, after=reading(heap), holders=kept_by(kind, "x")).oom.cause is Cause.DEMAND
+
+
+def test_what_the_error_before_held_is_seen_when_it_goes():
+    heap = Heap()
+    heap.segment(1 << 40, 60 * GIB, recorded=False)
+    heap.before(1 << 40, 60 * GIB)
+    heap.segment(2 << 40, 19 * GIB)
+    heap.alloc(2 << 40, 19 * GIB, 3)
+    heap.oom(2 * GIB, GIB // 2)
+    heap.free(1 << 40)
+    held = reading(heap)
+    failure = Failure("", previous_error="ValueError")
+    found = cell(heap, after=held, failure=failure)
+    assert found.oom.cause is Cause.ACCIDENT
+    assert "60.0 GiB was kept by accident, by the error before this one (ValueError)" in found.oom.sentence
+    # Without an older error, something else freed it.
+    assert cell(heap, after=held, failure=Failure("")).oom.cause is Cause.DEMAND
+
+
+def test_variables_of_earlier_cells_that_nothing_uses():
+    heap = full_of_variables()
+    idle = {"model1": "last used in In [3]", "model2": "last used in In [5]"}
+    found = cell(heap, after=reading(heap), holders=held_by(["model1.weight", "model2.weight", "data"], idle))
+    assert found.oom.cause is Cause.ACCIDENT
+    text = "40.0 GiB was kept by accident, by old variables that this cell does not use: `model1` (last used in In [3])"
+    assert text in found.oom.sentence
+    command = "run `%gpumem_free --vars model1 model2` in a cell of its own, then this cell again"
+    assert found.oom.suggestions[0] == command
+    # What this cell or a recent one uses is meant.
+    assert cell(heap, after=reading(heap), holders=held_by(["model1", "model2", "data"])).oom.cause is Cause.DEMAND
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("model = Model()", "model"),
+        ("model = Model(", "model"),
+        ("model: Net = Model(", "model"),
+        ("x = x + model(y)", None),
+        ("x += 1", None),
+        ("f(model)", None),
+        ("model.head = Head()", None),
+        ("if model == 3:", None),
+    ],
+)
+def test_which_name_a_line_binds_anew(source, name):
+    line = Group("line", "line 3", source)
+    found = find_accidents("cuda:0", None, None, held_by(["model.weight", "x"]), line)
+    if name is None:
+        assert found == ()
+    else:
+        (accident,) = found
+        assert (accident.bytes, accident.cure) == (
+            20 * GIB,
+            "del model (with all that refers to it) before this line",
+        )
+        assert "the old value of `model`" in accident.holder
+
+
+@pytest.mark.parametrize(("rest", "cause"), [(58, Cause.ACCIDENT), (230, Cause.DEMAND)])
+def test_what_a_name_held_before_is_small_in_a_loop_that_fills_a_cache(rest, cause):
+    """Each turn of such a loop binds its variable anew, and the old value is in the cache as well."""
+    heap = Heap()
+    heap.segment(1 << 40, 20 * GIB, recorded=False)
+    heap.before(1 << 40, 20 * GIB)
+    heap.segment(9 << 40, rest * GIB)
+    heap.alloc(9 << 40, rest * GIB, 2)
+    heap.oom(20 * GIB, GIB // 2, line=4)
+    total = (20 + rest + 2) * GIB
+    found = cell(heap, after=reading(heap, total=total), holders=held_by(["c"]))
+    assert found.oom.cause is cause, found.oom.sentence
