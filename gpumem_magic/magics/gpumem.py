@@ -113,8 +113,8 @@ class GpumemMagics:
 
         As the first line of a cell, the cell runs exactly as it would without it, and a report follows as its last
         output: the peak and the line that reached it, what stayed, and what there was before. The same report is
-        ``gpumem_magic.last``, also under %%capture, which captures what is shown. Where the cell uses no torch, the report
-        is of this process and those that it started, by sampling.
+        ``gpumem_magic.last``, also under %%capture, which captures what is shown. Where the cell uses no torch, the
+        report is of this process and those that it started, by sampling.
 
         %gpumem STATEMENT measures one statement:
 
