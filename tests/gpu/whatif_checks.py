@@ -82,3 +82,29 @@ def check_whatif_of_a_first_cell() -> str:
 def check_whatif_of_a_cell_with_memory_before_it() -> str:
     """With memory from before it is within 1 %."""
     return _check("warm", 0.01)
+
+
+_CALLS = """
+import json, torch, gpumem_magic
+torch.empty(1, device="cuda")
+torch.cuda.empty_cache()
+with gpumem_magic.record(label="cell") as r:
+    held = [torch.empty(30 << 20, dtype=torch.uint8, device="cuda") for _ in range(3)]
+    torch.cuda.empty_cache()  # gives nothing back, and leaves no event
+    del held[1]
+    torch.cuda.empty_cache()  # gives one segment back
+    torch.cuda.empty_cache()  # nothing again
+memory = r.report.devices[0].memory
+freed = sum(int(action) == 4 for action in memory.device.events.action)
+print("FOUND " + json.dumps([memory.emptied, freed]))
+"""
+
+
+def check_unseen_calls_are_counted() -> str:
+    """torch's counters tell of calls of empty_cache that leave no event."""
+    done = subprocess.run([sys.executable, "-c", _CALLS], capture_output=True, text=True, check=False, timeout=60)
+    found = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
+    assert found, done.stderr[-2000:]
+    calls, freed = json.loads(found[0].removeprefix("FOUND "))
+    assert (calls, freed) == (3, 1), (calls, freed)
+    return f"{calls} calls of empty_cache counted, {freed} left an event"

@@ -10,7 +10,7 @@ from story import START, Story, rounded  # type: ignore[import-not-found]
 
 from gpumem_magic.analysis.devices import CPU_BEFORE, CPU_OVERFLOW, OVERFLOW, DeviceContext, Placement, analyse_device
 from gpumem_magic.analysis.groups import PlaceNamer
-from gpumem_magic.recording.model import Cell, DeviceReading, Sample
+from gpumem_magic.recording.model import Cell, Counts, DeviceReading, Sample
 from gpumem_magic.trace.model import Frame, StackTable
 
 MIB = 1 << 20
@@ -371,3 +371,28 @@ def test_analysis_columns_cannot_be_written():
     with pytest.raises(ValueError, match="read-only"):
         device.timeline.size[0] = 1
     assert replace(device).timeline is device.timeline
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "calls"),
+    [
+        # Of nine flushes four were for requests that found no room.
+        (Counts(10, 5, 1), Counts(13, 14, 5), 5),
+        (Counts(0, 0, 0), Counts(3, 0, 0), 0),
+        # Counters that were reset, or that saw other allocations than the recording.
+        (Counts(10, 5, 1), Counts(3, 0, 0), None),
+        (Counts(10, 5, 1), Counts(14, 14, 5), None),
+        (None, Counts(3, 0, 0), None),
+    ],
+)
+def test_calls_of_empty_cache_are_what_flushed_the_cache_for_no_request(before, after, calls):
+    story = Story()
+    story.old(1000)
+    for size in (MIB, 2 * MIB, 512):
+        story.alloc(size)
+    reading = DeviceReading("cuda:0", START)
+    known = {"before": replace(reading, counts=before), "after": replace(reading, counts=after)}
+    device = analyse_device(story.device(), story.history(), context(**known))
+    assert device.memory.emptied == calls
+    truncated = analyse_device(story.device(), story.history(), context(truncated=True, **known))
+    assert truncated.memory.emptied is None

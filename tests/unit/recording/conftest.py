@@ -23,6 +23,7 @@ class FakeTorch:
         self.rings: list[list[dict[str, Any]]] = [[] for _ in range(devices)]
         self.counts = [0] * devices
         self.bytes = [0] * devices
+        self.flushes: int | None = 0
         self.calls: list[dict[str, Any]] = []
         self.stub_seen: list[bool] = []
         self.version = SimpleNamespace(cuda="13.0", hip=None)
@@ -107,6 +108,8 @@ class FakeTorch:
             "allocated_bytes": held,
             "reserved_bytes": held,
             "allocation": {"all": {"allocated": self.counts[device]}},
+            "num_alloc_retries": 0,
+            **({} if self.flushes is None else {"num_sync_all_streams": self.flushes}),
         }
 
     def _snapshot(self) -> dict[str, Any]:

@@ -7,8 +7,9 @@ import time
 import numpy as np
 import pytest
 
+from gpumem_magic.recording import readings
 from gpumem_magic.recording.cuda import CudaSource
-from gpumem_magic.recording.model import SourceKind
+from gpumem_magic.recording.model import Counts, SourceKind
 from gpumem_magic.recording.notes import Notes
 from gpumem_magic.recording.options import RecordOptions
 from gpumem_magic.trace.model import Action
@@ -262,3 +263,17 @@ def test_events_outside_the_cell_are_not_the_cells(fake_torch):
         torch.allocate(20)
     assert run.sizes() == [20]
     assert np.all(run.evidence.trace.devices[0].events.time_us >= run.began)
+
+
+def test_flushes_of_the_cache_are_counted_where_torch_counts_them(fake_torch):
+    notes = Notes()
+    fake_torch.allocate(512)
+    fake_torch.flushes = 3
+    (reading,) = readings.cuda_readings(fake_torch, notes)
+    assert reading.counts == Counts(allocations=1, flushes=3, retries=0)
+    # Before CUDA was in use nothing had been counted.
+    assert readings.unused_cuda_reading(reading, 0).counts == Counts(0, 0, 0)
+    fake_torch.flushes = None
+    (old,) = readings.cuda_readings(fake_torch, notes)
+    assert old.counts is None
+    assert readings.unused_cuda_reading(old, 0).counts is None
