@@ -266,14 +266,14 @@ def test_events_outside_the_cell_are_not_the_cells(fake_torch):
 
 
 def test_flushes_of_the_cache_are_counted_where_torch_counts_them(fake_torch):
-    notes = Notes()
-    fake_torch.allocate(512)
-    fake_torch.flushes = 3
-    (reading,) = readings.cuda_readings(fake_torch, notes)
+    torch, notes = fake_torch(), Notes()
+    torch.allocate(512)
+    torch.flushes = 3
+    (reading,) = readings.cuda_readings(torch, notes)
     assert reading.counts == Counts(allocations=1, flushes=3, retries=0)
     # Before CUDA was in use nothing had been counted.
     assert readings.unused_cuda_reading(reading, 0).counts == Counts(0, 0, 0)
-    fake_torch.flushes = None
-    (old,) = readings.cuda_readings(fake_torch, notes)
+    torch.flushes = None
+    (old,) = readings.cuda_readings(torch, notes)
     assert old.counts is None
     assert readings.unused_cuda_reading(old, 0).counts is None
