@@ -75,7 +75,8 @@ def choose_target(torch: Any, *, wants_cpu: bool) -> Target:
 def check_device(options: RecordOptions) -> None:
     """Refuse a device that this process is known not to have.
 
-    Says nothing while CUDA is not in use: asking would initialise it. The report then says that there is none.
+    Where there are devices but CUDA is not in use it says nothing: their number would initialise it. The report then
+    says that there is none.
 
     Raises
     ------
@@ -85,7 +86,7 @@ def check_device(options: RecordOptions) -> None:
     torch = finished_torch()
     if torch is None or options.ordinal is None:
         return
-    if not has_history(torch):
+    if not _cuda_is_likely(torch):
         count, kind = 0, "CUDA or ROCm"
     elif torch.cuda.is_initialized():
         count, kind = torch.cuda.device_count(), "visible"

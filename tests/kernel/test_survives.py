@@ -137,19 +137,36 @@ def test_without_the_widget_every_format_still_has_the_picture(stripped, exporte
     assert all(picture.startswith(PNG_MAGIC) for picture in pictures)
 
 
-def test_papermill_runs_a_measured_notebook_with_parameters(tmp_path):
+def papermill_run(folder: Path, source: str, **parameters: object) -> Any:
+    """Run a notebook as a job does, with its parameters put in; return what papermill wrote, and what it raised."""
     papermill = pytest.importorskip("papermill", reason="tests/compat installs it")
-    parameters = nbformat.v4.new_code_cell("rows = 1", metadata={"tags": ["parameters"]})
-    cells = [
-        nbformat.v4.new_code_cell(LOAD),
-        parameters,
-        nbformat.v4.new_code_cell("%%gpumem\nkept = torch.ones(rows, 256)"),
-    ]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "in.ipynb")
-    papermill.execute_notebook(
-        tmp_path / "in.ipynb", tmp_path / "out.ipynb", {"rows": 2048}, kernel_name="python3", progress_bar=False
-    )
-    done = nbformat.read(tmp_path / "out.ipynb", as_version=4)
-    report = done.cells[-1].outputs[-1].data
-    assert "2.00 MiB stayed" in report["text/plain"].splitlines()[0]
+    marked = nbformat.v4.new_code_cell("rows = 1", metadata={"tags": ["parameters"]})
+    cells = [nbformat.v4.new_code_cell(LOAD), marked, *map(nbformat.v4.new_code_cell, (source, "reached = 1"))]
+    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), folder / "in.ipynb")
+    try:
+        papermill.execute_notebook(folder / "in.ipynb", folder / "out.ipynb", parameters, progress_bar=False)
+        error = None
+    except papermill.PapermillExecutionError as raised:
+        error = raised
+    return nbformat.read(folder / "out.ipynb", as_version=4), error
+
+
+def test_papermill_runs_a_measured_notebook_with_parameters(tmp_path):
+    done, error = papermill_run(tmp_path, "%%gpumem\nkept = torch.ones(rows, 256)", rows=2048)
+    assert error is None
+    (report,) = (output.data for output in done.cells[-2].outputs)
+    assert report["text/plain"].startswith("gpumem: Peak 2.00 MiB at line 2 `kept = torch.ones(rows, 256)`")
     assert base64.b64decode(report["image/png"]).startswith(PNG_MAGIC)
+
+
+def test_papermill_stops_at_a_broken_promise_and_keeps_its_report(tmp_path):
+    leaky = "%%gpumem --assert-no-leak\nlosses = []\nfor _ in range(8):\n    losses.append(torch.ones(rows, 256))"
+    done, error = papermill_run(tmp_path, leaky, rows=1024)
+    assert error is not None
+    assert error.ename == "LeakError"
+    # papermill puts cells of its own above: the parameters, and what failed.
+    (cell,) = (cell for cell in done.cells if cell.source.startswith("%%gpumem"))
+    said = "".join(output.data["text/plain"] for output in cell.outputs if output.output_type == "display_data")
+    assert "keeps 1.00 MiB more each iteration, 8 times" in said
+    assert done.cells[-1].execution_count is None
