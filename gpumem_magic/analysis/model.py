@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from gpumem_magic.recording.model import Note
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from gpumem_magic.analysis.oom.diagnose import OomVerdict
     from gpumem_magic.analysis.oom.state import OomState
     from gpumem_magic.analysis.segments import MemoryRecord
-    from gpumem_magic.recording.model import Cell, Note, Outcome, SourceKind
+    from gpumem_magic.recording.model import Cell, Outcome, SourceKind
     from gpumem_magic.trace.model import Region, StackTable
 
 __all__ = [
@@ -347,6 +349,11 @@ class Analysis:
         return tuple(leak for device in self.devices if device.growth is not None for leak in device.growth.leaks)
 
     @property
+    def told_leak(self) -> Leak | None:
+        """The verdict that the sentence begins with, if any."""
+        return next((leak for leak in self.leaks if f"Leak: {leak.sentence}" in self.sentence), None)
+
+    @property
     def once(self) -> tuple[Once, ...]:
         """What stayed from the first iterations of a loop and did not grow: warm-up, optimizer state."""
         return tuple(once for device in self.devices if device.growth is not None for once in device.growth.once)
@@ -354,7 +361,7 @@ class Analysis:
     @property
     def growth_notes(self) -> tuple[Note, ...]:
         """What grew and what only stayed, as notes; a verdict that the sentence tells is not told again."""
-        told = next((leak for leak in self.leaks if f"Leak: {leak.sentence}" in self.sentence), None)
+        told = self.told_leak
         looked = [device for device in self.devices if device.growth is not None]
         return tuple(
             note
@@ -367,4 +374,7 @@ class Analysis:
     def shown_notes(self) -> tuple[Note, ...]:
         """`notes`, after what explains an out-of-memory error and what grew, where these have no place of their own."""
         first = () if self.oom is None else self.oom.notes()
+        told = self.told_leak
+        if told is not None and told.remedy:
+            first = (*first, Note("info", f"Do: {told.remedy}"))
         return (*first, *self.growth_notes, *self.notes)

@@ -171,6 +171,8 @@ def report_text(analysis: Analysis, *, top: int = 5, width: int = 100, encoding:
     lines = [f"gpumem: {analysis.sentence}"]
     if analysis.oom is not None:
         lines += [f"  {line}" for line in analysis.oom.lines()]
+    if analysis.told_leak is not None and analysis.told_leak.remedy:
+        lines.append(f"  do: {analysis.told_leak.remedy}")
     if analysis.drawable:
         named = len(analysis.devices) > 1
         for device in analysis.devices:

@@ -8,6 +8,7 @@ lives     what was allocated, as columns
 find      one device
 keepers   what keeps a leak alive, from a scan for holders
 words     the same in words
+remedies  what to do about it
 plain     the same as plain values, for the view
 check     whether a promise to leak nothing holds
 """

@@ -91,6 +91,8 @@ class Leak:
     left
         What of each iteration (run of the cell) is there at the end, in bytes; for ``"regrown"`` the size that the
         tensor had in each. Empty where it is not known.
+    remedy
+        What to do about it, in words; empty where what keeps it is not known.
     """
 
     kind: LeakKind
@@ -106,12 +108,17 @@ class Leak:
     sentence: str = ""
     every: int | None = 1
     left: tuple[int, ...] = ()
+    remedy: str = ""
 
     @property
     def listed_bytes(self) -> int:
         """Bytes of the blocks in `addresses`, at least: all of them, unless there are too many to list."""
         blocks = sum(line.blocks for line in self.lines)
         return self.bytes if len(self.addresses) >= blocks else self.bytes * len(self.addresses) // blocks
+
+    def told(self) -> str:
+        """Return the verdict, and what to do about it."""
+        return f"{self.sentence}; do: {self.remedy}" if self.remedy else self.sentence
 
     @property
     def is_explained(self) -> bool:
@@ -171,7 +178,7 @@ class Growth:
             Ends each note: which device it is about, where there are several.
         """
         return (
-            *(Note("warning", f"leak: {leak.sentence}{where}") for leak in self.leaks if leak is not told),
+            *(Note("warning", f"leak: {leak.told()}{where}") for leak in self.leaks if leak is not told),
             *(Note("info", f"grows: {leak.sentence}{where}") for leak in self.small),
             *(Note("info", f"once: {once.sentence}{where}") for once in self.once),
         )

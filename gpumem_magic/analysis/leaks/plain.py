@@ -44,6 +44,7 @@ def _leak(leak: Leak) -> dict[str, object]:
     return {
         "kind": leak.kind,
         "sentence": leak.sentence,
+        "remedy": leak.remedy,
         "bytes": leak.bytes,
         "bytesPerIteration": leak.bytes_per_iteration,
         "iterations": leak.iterations,

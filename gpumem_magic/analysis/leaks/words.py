@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpumem_magic._format import format_bytes, format_count
+from gpumem_magic.analysis.leaks.remedies import remedy
 from gpumem_magic.analysis.place import place_text
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def leak_sentence(leak: Leak) -> Leak:
         text = f"{where} {keep} {each} more {_how_often(leak)}: {total}"
     if leak.keepers:
         text += f", {keeper_text(leak.keepers[0], leak.lines[0].group if len(leak.lines) == 1 else None)}"
-    return replace(leak, sentence=text)
+    return replace(leak, sentence=text, remedy=remedy(leak))
 
 
 def filling_sentence(leak: Leak, container: str, count: int, most: int) -> str:

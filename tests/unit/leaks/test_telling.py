@@ -8,8 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gpumem_magic.analysis.leaks import Keeper
 from gpumem_magic.analysis.leaks.evidence import rhythm
 from gpumem_magic.analysis.leaks.plain import plain
+from gpumem_magic.analysis.leaks.remedies import remedy
+from gpumem_magic.holders.model import Category, Holder, HolderKind, HolderScan, Storage
+from gpumem_magic.recording.model import Note
 from gpumem_magic.report.text import report_text
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -47,6 +51,76 @@ def test_the_same_leak_on_two_devices_is_two_and_says_where(script):
     notes = [note.text for note in replace(analysis, devices=(analysis.devices[0], other)).growth_notes]
     assert [text.rpartition(", on ")[2] for text in notes] == ["cuda:0", "cuda:1", "cuda:1"]
     assert sum("line 2" in text for text in notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("keeper", "changes", "expected"),
+    [
+        (
+            Keeper("kept[0]", "kept", "variable", MIB),
+            {},
+            "drop what is no longer needed from `kept`, or keep it on the CPU",
+        ),
+        (Keeper("kept[0]", "kept", "variable", MIB), {"device": "cpu"}, "drop what is no longer needed from `kept`"),
+        (
+            Keeper("losses[0].grad_fn → MulBackward0", "losses", "autograd graph", MIB, 80),
+            {},
+            "`.detach()` what `losses` keeps, or run it under torch.no_grad(): the graph behind it is what grows",
+        ),
+        (
+            Keeper("f (functools cache)", "f", "variable", MIB),
+            {},
+            "give the cache of `f` a maxsize, or call f.cache_clear()",
+        ),
+        (
+            Keeper("errors[0].__traceback__ (frame f, local `x`)", "errors", "variable", MIB),
+            {},
+            "keep the error's text in `errors`, not the error: its frames hold their locals",
+        ),
+        (
+            Keeper("reference cycle A.me → A", "reference cycle A.me → A", "reference cycle", MIB),
+            {},
+            "gc.collect() frees it now; without the cycle it goes at once",
+        ),
+        (
+            Keeper("cache", "cache", "variable", MIB),
+            {"kind": "regrown"},
+            "make `cache` once, as large as it gets, and write into it, or join the pieces on the CPU",
+        ),
+        (
+            Keeper("kept[0]", "kept", "variable", MIB),
+            {"kind": "reruns"},
+            "make `kept` anew at the top of the cell, or clear it before the next run",
+        ),
+        (Keeper("Out[3]", "Out[3]", "output history", MIB), {}, "end the cell with `;`, or %gpumem_free --out"),
+    ],
+)
+def test_what_to_do_about_it(script, keeper, changes, expected):
+    leak = two_leaks(script).growth().leaks[0]
+    assert remedy(replace(leak, keepers=(keeper,), **changes)) == expected
+    assert remedy(leak) == ""
+
+
+def test_what_to_do_stands_below_the_sentence(script):
+    run = two_leaks(script)
+    held = tuple(
+        Storage(
+            "cuda:0",
+            run.address(f"a{n}"),
+            MIB,
+            1,
+            (1,),
+            "float32",
+            Category.OTHER,
+            (Holder(HolderKind.VARIABLE, f"a[{n}]", "a"),),
+        )
+        for n in range(20)
+    )
+    analysis = run.analysis(holders=HolderScan(held, 1, 0.0, None))
+    lines = report_text(analysis).splitlines()
+    assert lines[1] == "  do: drop what is no longer needed from `a`, or keep it on the CPU"
+    assert "held by `a`" in lines[0]
+    assert Note("info", "Do: drop what is no longer needed from `a`, or keep it on the CPU") in analysis.shown_notes
 
 
 def test_as_plain_values(script):
