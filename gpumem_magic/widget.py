@@ -10,14 +10,14 @@ import os
 import sys
 from collections import OrderedDict
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic._errors import GpumemError
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
     from typing import TypeAlias
 
     from gpumem_magic.report import Report
@@ -31,6 +31,8 @@ __all__ = ["bundle", "can_show_widgets", "preload", "preload_view", "report_widg
 _SCRIPT = Path(__file__).resolve().parent / "static" / "widget.js"
 # The saved state holds the script (about 150 kB) and this in base64; a notebook with 20 reports stays under 10 MB.
 _DOCUMENT_BYTES = 256_000
+# Below, the document takes as long as a thread takes to start.
+_MANY_EVENTS = 20_000
 # Older widgets still show what they hold, but no longer answer questions: their reports' columns are let go.
 _MOST_ANSWERING = 16
 
@@ -73,10 +75,8 @@ def _widget_class() -> type[Any]:
         document = traitlets.Bytes().tag(sync=True)
         can_detail = traitlets.Bool(default_value=True).tag(sync=True)
 
-        def __init__(self, report: _Shown) -> None:
-            super().__init__(
-                document=report.to_document(_DOCUMENT_BYTES), can_detail=not getattr(report, "is_read_back", False)
-            )
+        def __init__(self, report: _Shown, document: bytes) -> None:
+            super().__init__(document=document, can_detail=not getattr(report, "is_read_back", False))
             self._questions = Questions(report)
             _answer_beside_the_cell(self.comm)
             self.on_msg(self._answer)
@@ -150,7 +150,22 @@ def report_widget(report: _Shown) -> Any:
     GpumemError
         The view's script was not built.
     """
-    return _widget_class()(report)
+    return _widget_class()(report, report.to_document(_DOCUMENT_BYTES))
+
+
+def _document(report: _Shown) -> Callable[[], bytes]:
+    """Begin to write what the view shows, on a thread of its own where that takes long, and return what waits for it.
+
+    Most of it is sums and packing, for which the interpreter's lock is let go: it costs little beside the picture.
+    """
+    if getattr(report, "events", 0) < _MANY_EVENTS:
+        return partial(report.to_document, _DOCUMENT_BYTES)
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(1, "gpumem-document")
+    written = pool.submit(report.to_document, _DOCUMENT_BYTES)
+    pool.shutdown(wait=False)
+    return written.result
 
 
 def _remember(cell_key: Hashable, widget: Any) -> None:
@@ -180,10 +195,11 @@ def bundle(report: _Shown, cell_key: Hashable = None) -> tuple[dict[str, Any], d
     """
     if cell_key is not None:
         _forget(cell_key)
+    document = _document(report) if report.drawable and can_show_widgets() else None
     data, metadata = report.static_bundle()
-    if report.drawable and can_show_widgets():
+    if document is not None:
         try:
-            widget = report_widget(report)
+            widget = _widget_class()(report, document())
         except Exception as error:  # noqa: BLE001 - a widget stack that fails must not cost the report
             # The picture is there; why nothing more is belongs under it.
             data["text/plain"] += f"\n  ! no interactive view: {error}"

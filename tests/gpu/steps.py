@@ -35,7 +35,7 @@ _STEPS: tuple[tuple[str, Any, str], ...] = (
     ("show", measurement, "show_report"),
     ("· picture, text", Report, "static_bundle"),
     ("· document", Report, "to_document"),
-    ("· widget", widget, "report_widget"),
+    ("· all of it", widget, "bundle"),
 )
 
 

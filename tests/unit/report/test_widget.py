@@ -71,6 +71,28 @@ def test_state_stays_small():
     assert header["devices"][0]["headline"]["allocatedPeak"]
 
 
+def test_a_document_written_beside_the_picture_is_the_same(published, monkeypatch):
+    report = Report(make_documents.busy(1500))
+    show.display(report, cell_key="alone")
+    monkeypatch.setattr(module, "_MANY_EVENTS", 0)
+    show.display(report, cell_key="beside")
+    alone, beside = (module._open[key].document for key in ("alone", "beside"))
+    assert beside == alone
+    assert published[1]["image/png"] == published[0]["image/png"]
+
+
+def test_a_document_that_fails_beside_the_picture_costs_the_view_alone(published, monkeypatch):
+    def fail(_report, _limit=None):
+        raise ValueError("no room")
+
+    monkeypatch.setattr(module, "_MANY_EVENTS", 0)
+    monkeypatch.setattr(Report, "to_document", fail)
+    show.display(Report(make_documents.busy(1500)), cell_key="a")
+    (data,) = published
+    assert set(data) == {"text/plain", "image/png", "text/html"}
+    assert data["text/plain"].endswith("! no interactive view: no room")
+
+
 @pytest.mark.usefixtures("published")
 def test_detail_is_answered():
     report = Report(make_documents.busy(20))
