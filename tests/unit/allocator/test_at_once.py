@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gpumem_magic.allocator.follow import Follower
+from gpumem_magic.allocator.history import sums_at
 from gpumem_magic.allocator.replay import history
 from gpumem_magic.trace.model import Action
 from gpumem_magic.trace.reader import read_trace
@@ -107,3 +108,11 @@ def test_no_events() -> None:
     (device,) = trace.devices
     empty = without_first(device, len(device.events))
     assert_equal(history(empty, trace.settings, from_torch=True), history(empty, trace.settings))
+
+
+def test_sums_of_several_at_one_index() -> None:
+    """One a place is written, several are added up."""
+    sizes = np.array([5, 7, 0, 9], np.int64)
+    assert sums_at(np.array([3, 0, 1, 2]), sizes, 5).tolist() == [7, 0, 9, 5, 0]
+    assert sums_at(np.array([3, 0, 3, 3]), sizes, 5).tolist() == [7, 0, 0, 14, 0]
+    assert sums_at(np.zeros(0, np.int64), sizes[:0], 2).tolist() == [0, 0]

@@ -9,6 +9,7 @@ from gpumem_magic._errors import SnapshotError
 from gpumem_magic.allocator.replay import history
 from gpumem_magic.trace.convert import from_snapshot
 from gpumem_magic.trace.model import Action, Block, BlockState, Frame, Region
+from gpumem_magic.trace.times import rising
 
 MIB = 2**20
 
@@ -259,3 +260,33 @@ def test_entries_are_read_alike_whatever_their_keys(change):
     assert events.stream.tolist() == [entry.get("stream", 0) for entry in entries]
     assert events.time_us.tolist() == [entry["time_us"] for entry in entries]
     assert (events.stack > 0).tolist() == [bool(entry.get("frames")) for entry in entries]
+
+
+@pytest.mark.parametrize(("of_segment", "of_events"), [(0, 0), (7, 0), (0, 7), (7, 7)])
+def test_streams_of_a_whole_snapshot_are_read_where_a_segment_names_one(of_segment, of_events):
+    """A block's stream is its segment's: without one that is not 0, no event has one."""
+    block = of_segment or of_events
+    entries = [
+        {**plain(0), "action": "segment_alloc", "stream": of_events},
+        {**plain(1), "stream": block},
+        {**plain(2), "action": "free_requested", "stream": block},
+    ]
+    snapshot = {"segments": [{**segment(0, (0, 512, "inactive")), "stream": of_segment}], "device_traces": [entries]}
+    whole, read = from_snapshot(snapshot, is_whole=True), from_snapshot(snapshot)
+    assert whole.devices[0].events.stream.tolist() == [of_events, block, block]
+    assert read.devices[0].events.stream.tolist() == [of_events, block, block]
+
+
+def test_stacks_are_not_looked_for_where_none_were_recorded():
+    entries = [{**plain(0), "frames": [FRAME]}]
+    snapshot = {"segments": [], "device_traces": [entries]}
+    assert from_snapshot(snapshot).devices[0].events.stack.tolist() == [1]
+    assert from_snapshot(snapshot, has_stacks=False).devices[0].events.stack.tolist() == [0]
+
+
+def test_times_that_fall_stand_still():
+    times = np.array([3, 1, 2, 5, 4], np.int64)
+    assert rising(times).tolist() == [3, 3, 3, 5, 5]
+    assert rising(times[:0]).tolist() == []
+    ordered = np.array([1, 1, 2], np.int64)
+    assert rising(ordered) is ordered
