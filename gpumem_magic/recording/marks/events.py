@@ -44,10 +44,11 @@ class Events(Stacks):
 
     def _write(self, thread: ThreadStack, spot: int) -> None:
         if thread.count >= BLOCK:
-            recent = set(thread.spots)
+            is_too_often = self._hot is None and not self._pace.spend_block(time_ns())
+            recent = {*thread.spots, spot} if is_too_often else set()
             thread.flush(max(4 * BLOCK, self._max_marks // len(self._threads)))
-            if self._hot is None and not self._pace.spend_block(time_ns()):
-                self._go_quiet(thread, recent | {spot})
+            if is_too_often:
+                self._go_quiet(thread, recent)
                 spot = thread.spot
         count = thread.count
         thread.times[count] = time_ns()
