@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import linecache
 import sys
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from gpumem_magic import _reports
 from gpumem_magic._errors import LeakError, RecordingError
 from gpumem_magic.holders.roles import RoleBook
+from gpumem_magic.holders.suspended import locals_of
 from gpumem_magic.recording.devices import check_device
-from gpumem_magic.recording.model import Cell
+from gpumem_magic.recording.model import Cell, Note
 from gpumem_magic.recording.notes import one_line
 from gpumem_magic.recording.options import RecordOptions
 from gpumem_magic.recording.outcome import classify
@@ -23,7 +25,7 @@ from gpumem_magic.trace.collector import paused_collector
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
+    from types import FrameType, TracebackType
 
     from typing_extensions import Self
 
@@ -106,8 +108,10 @@ class record:  # noqa: N801 - used as a function: `with record():`
             recorder.notes.info("before Python 3.12, lines need %%gpumem; on CUDA, stacks='python' names them too")
 
     def __enter__(self) -> Self:
-        frame = inspect.currentframe()
-        caller = frame and frame.f_back
+        caller = inspect.currentframe()
+        # An ExitStack enters it for somebody.
+        while caller is not None and caller.f_globals.get("__name__") in {__name__, "contextlib"}:
+            caller = caller.f_back
         self._file = caller.f_code.co_filename if caller is not None else ""
         self._names = caller.f_globals if caller is not None else {}
         if self._recorder is None:
@@ -121,16 +125,25 @@ class record:  # noqa: N801 - used as a function: `with record():`
         recorder, self._recorder = self._recorder, None
         if recorder is None:
             return
+        frame = self._frame()
+        if frame is not None:
+            self._names = {**self._names, **dict(locals_of(frame))}
         recorder.end()
         source = "".join(linecache.getlines(self._file))
         cell = Cell(execution_count=None, label=self._label, source=source, filenames=(self._file,))
         try:
             with paused_collector():
                 recording = recorder.stop(cell, *classify(error))
-                self.report = _reports.build(recording, holders=self._holders())
+                scan, note = self._holders(frame)
+                if note is not None:
+                    recording = replace(recording, notes=(*recording.notes, Note("info", note)))
+                self.report = _reports.build(recording, holders=scan)
         except Exception as failure:  # noqa: BLE001 - told in one line; the block's own outcome stands
             print(f"gpumem: the report failed ({one_line(failure)}); the block itself is not affected", file=sys.stderr)  # noqa: T201
             return
+        finally:
+            # Nothing of the caller's is kept by a block that has ended.
+            self._names, frame = {}, None
         # 600,000 entries of torch's snapshot take 0.1 s to go: not while somebody waits for the report.
         call_every(0, partial(_let_go, [recorder]), delay=_LET_GO_SECONDS)
         del recorder
@@ -144,14 +157,24 @@ class record:  # noqa: N801 - used as a function: `with record():`
             if unjudged is not None:
                 print(f"gpumem: {unjudged}", file=sys.stderr)  # noqa: T201 - a promise that was not checked is no success
 
-    def _holders(self) -> HolderScan | None:
-        """Look what the caller's global names keep."""
+    def _frame(self) -> FrameType | None:
+        """Return the frame that the block is in, also where an ExitStack ends it; None when it is not found."""
+        frame = inspect.currentframe()
+        while frame is not None and frame.f_code.co_filename != self._file:
+            frame = frame.f_back
+        return frame
+
+    def _holders(self, frame: FrameType | None) -> tuple[HolderScan | None, str | None]:
+        """Look what the variables of the calling function and of its module keep; with what is to be said of it."""
         from gpumem_magic.holders import who_holds
 
+        names = frame.f_globals if frame is not None else self._names
         try:
-            return who_holds(SimpleNamespace(user_ns=dict(self._names)), budget=_GLANCE_SECONDS, quick=True)
-        except Exception:  # noqa: BLE001 - any object may be hostile; the report stands without names
-            return None
+            scan = who_holds(SimpleNamespace(user_ns=dict(names)), budget=_GLANCE_SECONDS, quick=True, function=frame)
+        except Exception as error:  # noqa: BLE001 - any object may be hostile; the report stands without names
+            return None, f"looking for holders failed ({one_line(error)}); the report leaves them out"
+        cut = "torch is not imported" not in (scan.cut or "torch is not imported")
+        return scan, f"who holds what stayed: {scan.cut}" if cut else None
 
     def _start_marks(self) -> LineMarks:
         from gpumem_magic.recording import marks

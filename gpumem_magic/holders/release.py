@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumem_magic._errors import BadUsageError
 from gpumem_magic._format import format_bytes
+from gpumem_magic.holders.errors import formatters, links
 from gpumem_magic.holders.tensors import live_tensors, loaded_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from gpumem_magic.holders.tensors import Torch
 
@@ -31,7 +32,9 @@ class Freed(NamedTuple):
     returned: dict[str, int]
 
 
-def release(shell: Any, *, outputs: bool = False, variables: Iterable[str] = ()) -> tuple[Freed, ...]:
+def release(
+    shell: Any, *, outputs: bool = False, variables: Iterable[str] = (), compiled: bool = False
+) -> tuple[Freed, ...]:
     """Release what is kept by accident; touch no device that has no context.
 
     Parameters
@@ -42,6 +45,8 @@ def release(shell: Any, *, outputs: bool = False, variables: Iterable[str] = ())
         Also forget ``Out`` and ``_``: they may be wanted.
     variables
         Names to delete from the notebook.
+    compiled
+        Also forget what torch.compile made: it is made again, slowly, when it is called.
 
     Raises
     ------
@@ -59,6 +64,8 @@ def release(shell: Any, *, outputs: bool = False, variables: Iterable[str] = ())
     ]
     if outputs:
         steps.append(("output history", lambda: _forget_outputs(shell)))
+    if compiled:
+        steps.append(("compile cache", _forget_compiled))
     if names:
         steps.append((f"variables {', '.join(names)}", lambda: _forget_variables(shell, names)))
     return in_steps(steps)
@@ -109,17 +116,17 @@ def _measure(torch: Torch | None) -> tuple[dict[str, int], dict[str, int]]:
 
 def forget_errors(shell: Any) -> None:
     """Let go of the last error in all its holders: the interpreter's, IPython's, the debugger's."""
-    formatters = [formatter for name in ("InteractiveTB", "SyntaxTB") if (formatter := getattr(shell, name, None))]
-    tracebacks = [getattr(sys, "last_traceback", None), *(getattr(item, "tb", None) for item in formatters)]
+    known = formatters(shell)
+    tracebacks = [getattr(sys, "last_traceback", None), *(getattr(item, "tb", None) for item in known)]
     ended = getattr(shell, "last_execution_result", None)
     errors = [getattr(sys, name, None) for name in ("last_exc", "last_value")]
     errors += [getattr(ended, name, None) for name in ("error_in_exec", "error_before_exec")]
-    links = list(_links(errors))
-    tracebacks += [error.__traceback__ for error in links]
+    chain = list(links(*errors))
+    tracebacks += [error.__traceback__ for error in chain]
     for name in ("last_exc", "last_value", "last_type", "last_traceback"):
         if hasattr(sys, name):
             delattr(sys, name)
-    for formatter in formatters:
+    for formatter in known:
         formatter.tb = None
         if getattr(formatter, "pdb", None) is not None:
             formatter.pdb = None
@@ -130,21 +137,12 @@ def forget_errors(shell: Any) -> None:
         if item is not None:
             # Whoever else keeps the traceback keeps empty frames. Running frames are passed over by clear_frames.
             traceback.clear_frames(item)
-    for error in links:
+    pdb = getattr(sys.modules.get("pdb"), "Pdb", None)
+    if getattr(pdb, "_last_pdb_instance", None) is not None:
+        pdb._last_pdb_instance = None  # type: ignore[union-attr]  # noqa: SLF001 - what Python 3.14 keeps
+    for error in chain:
         # Python 3.11 leaves in a cleared frame what was once shown of its locals.
         error.__traceback__ = None
-
-
-def _links(errors: Iterable[object]) -> Iterator[BaseException]:
-    """Yield errors, and those that they were raised from or while handling."""
-    seen: set[int] = set()
-    pending = list(errors)
-    while pending:
-        error = pending.pop()
-        if isinstance(error, BaseException) and id(error) not in seen:
-            seen.add(id(error))
-            yield error
-            pending += [error.__cause__, error.__context__]
 
 
 def _forget_outputs(shell: Any) -> None:
@@ -166,6 +164,18 @@ def _forget_outputs(shell: Any) -> None:
 def _forget_variables(shell: Any, names: list[str]) -> None:
     for name in names:
         shell.user_ns.pop(name, None)
+
+
+def _forget_compiled() -> None:
+    """Reset torch.compile, where it was used; what inductor froze into its modules is not part of that."""
+    dynamo, cache = sys.modules.get("torch._dynamo"), sys.modules.get("torch._inductor.codecache")
+    if dynamo is not None:
+        dynamo.reset()
+    clear = getattr(getattr(cache, "PyCodeCache", None), "cache_clear", None)
+    if clear is not None:
+        clear()
+    for name in [name for name in sys.modules if name.startswith("torch._inductor.runtime.compile_tasks.")]:
+        del sys.modules[name]
 
 
 def _empty_cache(torch: Torch) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumem_magic.holders.budget import Budget
 from gpumem_magic.holders.graph import GraphWalk
-from gpumem_magic.holders.tensors import loaded_torch
+from gpumem_magic.holders.tensors import family, loaded_torch
 from gpumem_magic.recording.module_paths import attribute, children, joined
 
 if TYPE_CHECKING:
@@ -314,24 +314,11 @@ def _alive(torch: Torch) -> tuple[list[Any], list[Any], list[Any]]:
     A notebook's process has 350,000 objects: the loop over them runs in C, and asks for types, not for families.
     """
     families = (torch.module_type, torch.optimizer_type, torch.tensor_type)
-    wanted = {kind: index for index, family in enumerate(families) for kind in _family(family)}
+    wanted = {kind: index for index, root in enumerate(families) for kind in family(root)}
     objects = gc.get_objects()
     found: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
     for value in itertools.compress(objects, map(wanted.__contains__, map(type, objects))):
         found[wanted[type(value)]].append(value)
-    return found
-
-
-def _family(root: type) -> set[type]:
-    """Return a class and all that inherit from it."""
-    found: set[type] = {root}
-    pending: list[type] = [root]
-    while pending:
-        kinds: list[type] = type.__subclasses__(pending.pop())
-        for kind in kinds:
-            if kind not in found:
-                found.add(kind)
-                pending.append(kind)
     return found
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 import types
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumem_magic.holders.model import HolderKind
+from gpumem_magic.holders.suspended import locals_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["OWN_PACKAGE", "Root", "module_roots", "namespace_roots"]
+__all__ = ["OWN_PACKAGE", "Root", "function_roots", "module_roots", "namespace_roots"]
 
 # IPython's own names in the user's namespace: inputs are text, the others its machinery.
 _NOT_THE_USERS = re.compile(r"_i{1,3}|_i\d+|_ih|_dh|_oh|In|Out|get_ipython|exit|quit|open|__\w+__")
@@ -26,11 +28,12 @@ OWN_PACKAGE = __name__.partition(".")[0]
 
 
 class Root(NamedTuple):
-    """A named beginning of references."""
+    """A named beginning of references; `where` follows a path that begins with it (`` in function train``)."""
 
     kind: HolderKind
     label: str
     value: object
+    where: str = ""
 
 
 def namespace_roots(shell: Any) -> Iterator[Root]:
@@ -59,6 +62,14 @@ def namespace_roots(shell: Any) -> Iterator[Root]:
         value = getattr(hook, name, None)
         if value is not None:
             yield Root(HolderKind.OUTPUT, name, value)
+
+
+def function_roots(frame: types.FrameType) -> Iterator[Root]:
+    """Yield the local variables of a function that runs; none where its variables are the module's."""
+    code = frame.f_code
+    if code.co_flags & inspect.CO_OPTIMIZED:
+        for name, value in locals_of(frame):
+            yield Root(HolderKind.VARIABLE, name, value, f" in function {code.co_name}")
 
 
 def _variable_roots(names: Mapping[str, object], hidden: Mapping[str, object]) -> Iterator[Root]:

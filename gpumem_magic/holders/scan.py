@@ -15,7 +15,7 @@ from gpumem_magic.holders.edges import describe_chain
 from gpumem_magic.holders.errors import error_roots
 from gpumem_magic.holders.graph import GraphWalk
 from gpumem_magic.holders.model import Category, Holder, HolderKind, HolderScan, Storage
-from gpumem_magic.holders.roots import Root, module_roots, namespace_roots
+from gpumem_magic.holders.roots import Root, function_roots, module_roots, namespace_roots
 from gpumem_magic.holders.running import running_roots, waiting_roots
 from gpumem_magic.holders.tensors import form, live_tensors, loaded_torch
 from gpumem_magic.holders.walk import Walk
@@ -44,6 +44,8 @@ _FEW_NODES = 8
 _CYCLES = frozenset({"cycle", "unsure"})
 _COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch._guards", "torch.fx")
 
+_COMPILED_MODULES = tuple(f"module {name}" for name in _COMPILERS)
+
 _UNKNOWN = Holder(HolderKind.UNKNOWN, "no Python object found: a library, a captured graph or C++ code", "")
 
 
@@ -70,7 +72,14 @@ class _Found:
         self.nodes = 0
 
 
-def who_holds(shell: Any, *, budget: float = 2.0, quick: bool = False, first: Collection[str] = ()) -> HolderScan:
+def who_holds(
+    shell: Any,
+    *,
+    budget: float = 2.0,
+    quick: bool = False,
+    first: Collection[str] = (),
+    function: types.FrameType | None = None,
+) -> HolderScan:
     """Find every live tensor storage and how it is reached.
 
     Nothing is kept alive by the result, no code of the objects found runs, torch is not imported.
@@ -86,6 +95,8 @@ def who_holds(shell: Any, *, budget: float = 2.0, quick: bool = False, first: Co
         scan looks at every object of the process. Storages that nothing of these reaches are then left out.
     first
         Variables whose path counts when several reach a storage.
+    function
+        The frame of a running function whose variables count as the notebook's do, and before them.
 
     Returns
     -------
@@ -99,7 +110,7 @@ def who_holds(shell: Any, *, budget: float = 2.0, quick: bool = False, first: Co
     gc.disable()  # a collection in the middle would run finalisers of the objects that are being looked at
     try:
         with torch.undisturbed():
-            scan = _Scan(shell, torch, budget, first)
+            scan = _Scan(shell, torch, budget, first, function)
             return scan.quick_result() if quick else scan.result()
     finally:
         if was_enabled:
@@ -107,9 +118,12 @@ def who_holds(shell: Any, *, budget: float = 2.0, quick: bool = False, first: Co
 
 
 class _Scan:
-    def __init__(self, shell: Any, torch: Torch, budget: float, first: Collection[str]) -> None:
+    def __init__(
+        self, shell: Any, torch: Torch, budget: float, first: Collection[str], function: types.FrameType | None
+    ) -> None:
         self._first = frozenset(first)
         self._shell = shell
+        self._local = [] if function is None else list(function_roots(function))
         self._torch = torch
         self._started = time.monotonic()
         self._seconds = budget
@@ -123,7 +137,7 @@ class _Scan:
         everyone = live_tensors(self._torch)
         self._keep_out_namespaces()
         self._walk.keep_out([everyone])
-        roots = [*namespace_roots(self._shell), *error_roots(self._shell), *running_roots()]
+        roots = [*self._local, *namespace_roots(self._shell), *error_roots(self._shell), *running_roots()]
         if self._first:
             self._walk.run(root for root in roots if root.label in self._first)
         self._walk.run(roots)
@@ -139,7 +153,7 @@ class _Scan:
     def quick_result(self) -> HolderScan:
         """Follow the notebook's names and nothing else."""
         self._keep_out_namespaces()
-        self._walk.run([*namespace_roots(self._shell), *error_roots(self._shell)])
+        self._walk.run([*self._local, *namespace_roots(self._shell), *error_roots(self._shell)])
         self._name_reached()
         self._name_saved()
         return self._finish()
@@ -177,9 +191,9 @@ class _Scan:
             reached = self._walk.path_to(tensor)
             if reached is not None:
                 root, path = reached
-                entry.holders.setdefault(path, Holder(root.kind, path, root.label))
+                entry.holders.setdefault(path, Holder(root.kind, f"{path}{root.where}", root.label))
             for also in self._walk.roots_of.get(id(tensor), ()):
-                entry.holders.setdefault(also.label, Holder(also.kind, also.label, also.label))
+                entry.holders.setdefault(also.label, Holder(also.kind, f"{also.label}{also.where}", also.label))
             category = self._categorise(tensor)
             if category is not Category.OTHER:
                 entry.category = category
@@ -241,7 +255,7 @@ class _Scan:
                 if not entry.holders:
                     entry.category = Category.ACTIVATION
                     entry.nodes = item.nodes
-                    entry.holders[text] = Holder(HolderKind.GRAPH, text, root.label)
+                    entry.holders[text] = Holder(HolderKind.GRAPH, f"{text}{root.where}", root.label)
             more += [
                 Root(HolderKind.GRAPH, f"{path}.grad_fn → {packed.name}", packed.value) for packed in self._graph.packed
             ]
@@ -262,7 +276,7 @@ class _Scan:
         own = [everyone, rest, self, self.__dict__, self._found, self._walk.visited, *self._found.values()]
         own += [entry.__dict__ for entry in self._found.values()]
         own += [entry.tensors for entry in self._found.values()]
-        own += self._torch.own()
+        own += [*self._torch.own(), self._local, *self._local]
         rest = self._worth_a_search(rest)
         found = {} if self._over() else climb(rest, self._is_alive, own, set(map(id, everyone)), self._budget)
         self._walk.cut |= self._over()
@@ -304,7 +318,8 @@ class _Scan:
             root, label = reached
         else:
             label = _name_of(top, self._shell)
-            root = Root(HolderKind.MODULE, label, top)
+            kind = HolderKind.COMPILE_CACHE if label.startswith(_COMPILED_MODULES) else HolderKind.MODULE
+            root = Root(kind, label, top)
         return Holder(root.kind, describe_chain(label, above.chain), root.label)
 
     def _worth_a_search(self, rest: list[Any]) -> list[Any]:

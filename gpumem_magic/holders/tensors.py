@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from contextlib import AbstractContextManager
 
-__all__ = ["StorageKey", "Torch", "form", "live_tensors", "loaded_torch"]
+__all__ = ["StorageKey", "Torch", "family", "form", "live_tensors", "loaded_torch"]
 
 # Tensors of these layouts have no storage of their own: their memory is that of inner tensors.
 _INNER = {
@@ -57,7 +57,7 @@ class Torch:
         self.optimizer_type: type = module.optim.Optimizer
         self._strided = module.strided
         # `UntypedStorage` holds memory without being a tensor.
-        self._storage_type: Any = getattr(module, "UntypedStorage", None)
+        self.storage_type: Any = getattr(module, "UntypedStorage", None)
         self._is_tensor: dict[type, bool] = {}
         self._parts: dict[int, tuple[object, dict[str, Any]]] = {}
 
@@ -90,7 +90,7 @@ class Torch:
 
     def holds_memory(self, kind: type) -> bool:
         """Tell whether objects of type `kind` are tensors, or storages without one."""
-        return self.is_tensor(kind) or kind is self._storage_type
+        return self.is_tensor(kind) or kind is self.storage_type
 
     def parts(self, tensor: Any) -> dict[str, Any]:
         """Return the inner tensors of a sparse tensor by the method that gives them; empty for all others."""
@@ -113,14 +113,17 @@ class Torch:
         """Return the storage of `tensor` (or of a storage itself), or None when it has none of its own."""
         try:
             # The base class's methods: a subclass may intercept its own.
-            is_storage = type(tensor) is self._storage_type
+            is_storage = type(tensor) is self.storage_type
             storage = tensor if is_storage else self.tensor_type.untyped_storage(tensor)
+            device = str(storage.device)
+            # The compiler's fake tensors say "meta", and asking them for an address warns.
+            if device == "meta":
+                return None
             size = int(storage.nbytes())
             address = int(storage.data_ptr())
-            device = str(storage.device)
         except _NO_STORAGE:
             return None
-        if size == 0 or address == 0 or device == "meta":
+        if size == 0 or address == 0:
             return None
         return StorageKey("cpu" if device.startswith("cpu") else device, address, size)
 
@@ -171,12 +174,25 @@ class Torch:
 def live_tensors(torch: Torch) -> list[object]:
     """Return every tensor that Python's collector tracks, inner ones of sparse tensors and bare storages included."""
     objects = gc.get_objects()
-    wanted = {kind for kind in set(map(type, objects)) if torch.holds_memory(kind)}
-    # A notebook's process has 350,000 objects: the loop over them runs in C.
+    wanted = {*family(torch.tensor_type), torch.storage_type}
+    # A notebook's process has 350,000 objects: the loop over them runs in C, and asks for types, not for families.
     found = list(itertools.compress(objects, map(wanted.__contains__, map(type, objects))))
     for tensor in found[:]:
         if torch.is_tensor(type(tensor)):
             found += torch.parts(tensor).values()
+    return found
+
+
+def family(root: type) -> set[type]:
+    """Return a class and all that inherit from it."""
+    found: set[type] = {root}
+    pending: list[type] = [root]
+    while pending:
+        kinds: list[type] = type.__subclasses__(pending.pop())
+        for kind in kinds:
+            if kind not in found:
+                found.add(kind)
+                pending.append(kind)
     return found
 
 

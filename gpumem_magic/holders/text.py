@@ -83,7 +83,9 @@ _ACCIDENTS = {
     HolderKind.OUTPUT: "held by the output history",
     HolderKind.CYCLE: "held by reference cycles until Python collects them",
     HolderKind.DEBUGGER: "held by the debugger",
+    HolderKind.COMPILE_CACHE: "held by torch.compile's cache alone",
 }
+_OPTIONS = {HolderKind.OUTPUT: " (with --out)", HolderKind.COMPILE_CACHE: " (with --compiled)"}
 
 
 def _accidental(storages: list[Storage]) -> list[str]:
@@ -92,8 +94,7 @@ def _accidental(storages: list[Storage]) -> list[str]:
     for storage in storages:
         totals[storage.holders[0].kind] += storage.size
     return [
-        f"  {format_bytes(totals[kind])} {words}: %gpumem_free gives it back"
-        + (" (with --out)" if kind is HolderKind.OUTPUT else "")
+        f"  {format_bytes(totals[kind])} {words}: %gpumem_free gives it back" + _OPTIONS.get(kind, "")
         for kind, words in _ACCIDENTS.items()
         if totals.get(kind)
     ]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import weakref
+
 import pytest
 
 import gpumem_magic
+from gpumem_magic import blocks as blocks_module
 from gpumem_magic._errors import BadUsageError, RecordingError
 from gpumem_magic.recording.ticker import shut_down
 
@@ -63,3 +67,48 @@ def test_a_promise_that_could_not_be_checked_is_said(capsys):
         kept = torch.empty(3)
     assert len(kept) == 3
     assert capsys.readouterr().err.startswith("gpumem: assert-no-leak had nothing to judge")
+
+
+def test_what_a_function_keeps_is_named_with_the_function():
+    def train():
+        with gpumem_magic.record() as recorded:
+            losses = [torch.ones(30_000) for _ in range(3)]
+        return recorded.report, len(losses)
+
+    report, count = train()
+    assert count == 3
+    (row,) = report.devices[0].held
+    assert row.path.startswith("losses")
+    assert row.path.endswith(" in function train")
+
+
+def test_a_block_that_an_exit_stack_ends_sees_its_function_too():
+    def keeps():
+        stack = contextlib.ExitStack()
+        recorded = stack.enter_context(gpumem_magic.record())
+        batch = torch.ones(31_000)
+        stack.close()
+        return recorded.report, batch
+
+    report, _ = keeps()
+    assert [row.path for row in report.devices[0].held] == ["batch in function keeps"]
+
+
+def test_a_search_for_holders_that_is_cut_is_said(monkeypatch):
+    monkeypatch.setattr(blocks_module, "_GLANCE_SECONDS", 0.0)
+    with gpumem_magic.record() as recorded:
+        kept = torch.ones(30_000)
+    assert kept.numel() == 30_000
+    (note,) = [note.text for note in recorded.report.analysis.notes if note.text.startswith("who holds what stayed")]
+    assert note == "who holds what stayed: stopped after 0 s: holders found so far are right, others may be missing"
+
+
+def test_a_block_that_has_ended_keeps_nothing_of_its_function():
+    def work():
+        with gpumem_magic.record() as recorded:
+            batch = torch.ones(30_000)
+        return recorded, weakref.ref(batch)
+
+    recorded, witness = work()
+    assert recorded.report is not None
+    assert witness() is None
