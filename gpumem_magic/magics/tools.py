@@ -84,6 +84,7 @@ class ToolMagics:
         "gpumem_free",
         argument("--out", action="store_true", help="also forget Out and _, which may be wanted."),
         argument("--vars", nargs="+", default=(), metavar="NAME", help="also delete these variables."),
+        argument("--compiled", action="store_true", help="also forget what torch.compile made; it is then made again."),
     )
     def gpumem_free(self, line: str) -> None:
         """Give back what the notebook keeps by accident, and print what each step freed, measured.
@@ -95,7 +96,8 @@ class ToolMagics:
 
         found = parse_argstring(self.gpumem_free, without_comment(line))
         try:
-            print(release_text(release(self._shell, outputs=found.out, variables=found.vars)))  # noqa: T201
+            steps = release(self._shell, outputs=found.out, variables=found.vars, compiled=found.compiled)
+            print(release_text(steps))  # noqa: T201 - the magic's output
         except BadUsageError as error:
             raise UsageError(f"%gpumem_free: {error}") from None
 

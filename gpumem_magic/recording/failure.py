@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ __all__ = ["describe_failure", "is_out_of_memory", "last_error_name", "with_surr
 _MOST_FRAMES = 200
 # The text of a worker's error holds its traceback; the numbers stand at its end.
 _LONGEST = 64 * 1024
-_CHAIN = 10
+_MOST_ERRORS = 32
 
 
 # Text of torch's own errors on CUDA, ROCm, XPU, MPS and the CPU; also of a plain CUDA error, and of cuBLAS and NCCL,
@@ -35,14 +36,25 @@ _OUT_OF_MEMORY = (
     "_STATUS_ALLOC_FAILED",
     "Failed to CUDA malloc",
     "Failed to CUDA calloc",
+    "_STATUS_NOT_ENOUGH_WORKSPACE",
+    "CUDA failure 2",
+    "Invalid buffer size:",  # MPS
+    "UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY",
+    "UR_RESULT_ERROR_OUT_OF_HOST_MEMORY",
 )
+
+
+# What no other error says, so that its type does not matter: Numba's is no RuntimeError.
+_SURELY = ("CUDA_ERROR_OUT_OF_MEMORY", "hipErrorOutOfMemory", "RESOURCE_EXHAUSTED: Out of memory")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that memory ran out, whoever raised it."""
     if isinstance(error, MemoryError) or any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__):
         return True
-    return isinstance(error, RuntimeError) and any(part in str(error) for part in _OUT_OF_MEMORY)
+    words = (*_OUT_OF_MEMORY, *_SURELY) if isinstance(error, RuntimeError) else _SURELY
+    text = _text(error)
+    return any(part in text for part in words)
 
 
 def last_error_name() -> str | None:
@@ -81,12 +93,21 @@ def with_surroundings(failure: Failure, after: Iterable[DeviceReading], previous
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and what it came from; both kinds of link, because a library's handler may fail in its turn."""
+    """Yield an error, what it came from and what it groups, the nearest first.
+
+    Both kinds of link, because a library's handler may fail in its turn; task groups put errors together.
+    """
     seen: set[int] = set()
-    while error is not None and id(error) not in seen and len(seen) < _CHAIN:
+    pending = deque([error])
+    while pending and len(seen) < _MOST_ERRORS:
+        error = pending.popleft()
+        if not isinstance(error, BaseException) or id(error) in seen:
+            continue
         seen.add(id(error))
         yield error
-        error = error.__cause__ or error.__context__
+        pending += [error.__cause__, error.__context__]
+        group = getattr(error, "exceptions", None)
+        pending += group if isinstance(group, tuple) else ()
 
 
 def _text(error: BaseException) -> str:

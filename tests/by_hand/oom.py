@@ -152,11 +152,9 @@ def scattered(conf=DEFAULTS, failure=None):
     return cell(heap, after=reading(heap, limit=GIB), conf=conf, failure=failure)
 
 
-def kept_by(kind, path):
+def kept_by(kind, path, device="cuda:0"):
     holder = Holder(kind, path, path)
-    return HolderScan(
-        (Storage("cuda:0", 1 << 40, 60 * GIB, 1, (1,), "uint8", Category.OTHER, (holder,)),), 1, 0.0, None
-    )
+    return HolderScan((Storage(device, 1 << 40, 60 * GIB, 1, (1,), "uint8", Category.OTHER, (holder,)),), 1, 0.0, None)
 
 
 def from_text(text, *, after=None, frames=((FILE, 4, "<module>"),)):
@@ -172,12 +170,10 @@ def cuda(tried, total, free, process, allocated, unallocated, more=""):  # noqa:
     )
 
 
-def held_by(paths, idle=()):
+def held_by(paths, idle=(), device="cuda:0"):
     """A scan in which each path keeps 20 GiB of a card that is full."""
     storages = tuple(
-        Storage(
-            "cuda:0", (n + 1) << 40, 20 * GIB, 1, (1,), "uint8", Category.OTHER, (Holder(HolderKind.VARIABLE, p, p),)
-        )
+        Storage(device, (n + 1) << 40, 20 * GIB, 1, (1,), "uint8", Category.OTHER, (Holder(HolderKind.VARIABLE, p, p),))
         for n, p in enumerate(paths)
     )
     return HolderScan(storages, 1, 0.0, None, idle=dict(idle))

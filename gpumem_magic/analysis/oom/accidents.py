@@ -36,6 +36,7 @@ _KINDS = {
     "OUTPUT": ("the output history", "%gpumem_free --out"),
     "CYCLE": ("reference cycles that Python has not collected yet", "%gpumem_free"),
     "DEBUGGER": ("the debugger", "%gpumem_free"),
+    "COMPILE_CACHE": ("torch.compile's cache, whose model is gone", "%gpumem_free --compiled"),
 }
 
 

@@ -209,5 +209,6 @@ def _begin(recording: Recording | None) -> str:
 
 def _where(evidence: Evidence, devices: Sequence[DeviceAnalysis]) -> str:
     on = f" on {evidence.key}" if len(devices) > 1 else ""
-    on = f" in {evidence.worker}" if evidence.worker else on
+    other = evidence.worker or evidence.thread
+    on = f" in {other}" if other else on
     return f" at {place_text(evidence.line)}{on}" if evidence.line is not None else on

@@ -79,6 +79,8 @@ class Evidence:
         The same program with segments that can grow, where that was replayed.
     missing
         What cannot be known, and why: one line each.
+    thread
+        The error came from this other thread.
     """
 
     key: str
@@ -104,6 +106,7 @@ class Evidence:
     worker: str | None = None
     retrial: Retrial | None = None
     missing: tuple[str, ...] = field(default_factory=tuple)
+    thread: str | None = None
 
     @property
     def obtainable(self) -> Size | None:
@@ -187,6 +190,7 @@ def gather(
         settings=settings,
         worker=message.worker if message is not None else None,
         missing=_missing(message, state, process, backend),
+        thread=message.thread if message is not None else None,
     )
 
 
@@ -207,7 +211,7 @@ def _sizes(message: OomMessage | None, state: OomState | None) -> tuple[Size | N
     if message is None or message.tried is None:
         return None, None
     tried = message.tried
-    if message.kind in {"host", "rejected"} or message.backend == "mps":
+    if message.kind in {"host", "rejected", "library"} or message.backend == "mps":
         return tried, tried
     # The text names the segment: 2 MiB for anything up to 1 MiB, 20 MiB below 10 MiB, else a multiple of 2 MiB.
     if tried.value == 2 * MIB:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Backend", "Kind", "OomMessage", "ProcessUse", "parse_message"]
 
 Backend: TypeAlias = Literal["cuda", "hip", "xpu", "mps", "cpu"]
-Kind: TypeAlias = Literal["allocator", "rejected", "absurd", "driver", "library", "host"]
+Kind: TypeAlias = Literal["allocator", "rejected", "absurd", "buffer", "driver", "library", "host"]
 
 # A traceback of a worker stands before the text that counts; nobody writes more than this after it.
 _LONGEST = 1 << 18
@@ -44,8 +44,8 @@ class OomMessage:
         Whose memory ran out.
     kind
         ``"allocator"`` (torch's own, with numbers), ``"rejected"`` (refused before the driver was asked),
-        ``"absurd"`` (more than 1 EB), ``"driver"`` (a plain CUDA or HIP error), ``"library"`` (cuBLAS, cuDNN, NCCL) or
-        ``"host"`` (CPU memory).
+        ``"absurd"`` (more than 1 EB), ``"buffer"`` (more than one buffer of MPS may hold), ``"driver"`` (a plain
+        driver error), ``"library"`` (cuBLAS, cuDNN, NCCL, JAX, CuPy) or ``"host"`` (CPU memory).
     device
         Ordinal in the process, None when the text does not tell (and for the CPU).
     tried
@@ -70,6 +70,8 @@ class OomMessage:
         ``"DataLoader worker process 0"`` where the error came from another process, or None.
     missing
         Why a number is None.
+    thread
+        ``"replica 1 on device 1"`` where the error came from another thread of this process, or None.
     """
 
     backend: Backend
@@ -87,6 +89,7 @@ class OomMessage:
     processes: tuple[ProcessUse, ...] = ()
     worker: str | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
+    thread: str | None = None
 
     @property
     def reserved(self) -> Size | None:
@@ -127,13 +130,17 @@ _REJECTED_NUMBERS = {
     "total": r"(?:[Tt]otal|[Cc]apacity)[^:;.]{0,40}: {size}",
 }
 _HOST = re.compile(r"you tried to allocate (\d{1,24}) bytes")
+_OTHERS = re.compile(r"(?:allocate|allocating) (\d[\d,]{0,30}) bytes")
 _NUMPY = re.compile(rf"Unable to allocate {SIZE}")
 _BEGIN = re.compile(
-    r"(?P<torch>(?:CUDA|HIP|XPU) out of memory\.)|(?P<mps>MPS backend out of memory)"
-    r"|(?P<driver>(?:CUDA|HIP) error: out of memory|\bout of memory\b)"
+    r"(?P<torch>(?:CUDA|HIP|XPU) out of memory\.)|(?P<mps>MPS backend out of memory)|(?P<buffer>Invalid buffer size: )"
+    r"|(?P<other>RESOURCE_EXHAUSTED: Out of memory|Out of memory allocating )"
+    r"|(?P<driver>(?:CUDA|HIP) error: out of memory|\bout of memory\b|\w*_ERROR_OUT_OF_(?:DEVICE_|HOST_)?MEMORY"
+    r"|hipErrorOutOfMemory)"
     r"|(?P<library>(?:CU|HIP|ROC)[A-Z]{2,12}_STATUS_(?:ALLOC_FAILED|NOT_ENOUGH_WORKSPACE)"
     r"|Failed to CUDA (?:m|c)alloc|CUDA failure 2\b)"
-    r"|(?P<host>DefaultCPUAllocator: (?:can't|not enough)|not enough memory: you tried|Unable to allocate \d)"
+    r"|(?P<host>DefaultCPUAllocator: (?:can't|not enough)|not enough memory: you tried|Unable to allocate \d"
+    r"|\bMemoryError\b)"
 )
 _WORKER = re.compile(r"Caught \w{1,80} in (.{1,80}?)\.")
 _CUT_SHORT = "torch 2.3 ends its message before the numbers"
@@ -160,7 +167,9 @@ def parse_message(text: str) -> OomMessage | None:
     message = _read(text, found)
     if message is None or worker is None:
         return message
-    return replace(message, worker=worker[1])
+    # DataParallel's replicas and the loader's pinning run on threads of this process.
+    is_process = "process" in worker[1]
+    return replace(message, worker=worker[1]) if is_process else replace(message, thread=worker[1])
 
 
 def _read(text: str, found: Mapping[str, re.Match[str]]) -> OomMessage | None:
@@ -170,15 +179,27 @@ def _read(text: str, found: Mapping[str, re.Match[str]]) -> OomMessage | None:
         return _read_device(text[begin.start() :], backend)
     if "mps" in found:
         return _finish("mps", "allocator", _sizes(_MPS_NUMBERS, text[found["mps"].start() :]), None)
+    if "buffer" in found:
+        return _finish("mps", "buffer", _sizes({"tried": "Invalid buffer size: {size}"}, text), None)
+    if "other" in found:
+        # JAX and CuPy have allocators of their own on the same device.
+        tried = _OTHERS.search(text)
+        reason = "another library's allocator asked the driver, past torch's"
+        missing = dict.fromkeys(_DEVICE_NUMBERS, reason)
+        size = None if tried is None else Size.exact(int(tried[1].replace(",", "")))
+        return OomMessage("cuda", "library", tried=size, missing=missing)
     if "host" in found:
         return _read_host(text)
     hip = "hip" in text.lower() or "ROC" in text
+    xpu = "UR_RESULT_ERROR" in text or "level_zero" in text.lower()
     if "library" in found:
         reason = "a library asked the driver itself, past torch's allocator"
         return OomMessage("hip" if hip else "cuda", "library", missing=dict.fromkeys(_DEVICE_NUMBERS, reason))
     if "driver" in found:
         reason = "a plain driver error carries no numbers"
-        return OomMessage("hip" if hip else "cuda", "driver", missing=dict.fromkeys(_DEVICE_NUMBERS, reason))
+        return OomMessage(
+            "xpu" if xpu else "hip" if hip else "cuda", "driver", missing=dict.fromkeys(_DEVICE_NUMBERS, reason)
+        )
     return None
 
 

@@ -48,8 +48,8 @@ class Cause(enum.Enum):
 
 def decide(evidence: Evidence) -> Cause:
     """Name the cause that the evidence shows; `Cause.UNKNOWN` when it does not tell."""
-    if evidence.kind in {"absurd", "rejected"}:
-        return Cause.REQUEST if evidence.kind == "absurd" else Cause.LIMIT
+    if evidence.kind in {"absurd", "buffer", "rejected"}:
+        return Cause.LIMIT if evidence.kind == "rejected" else Cause.REQUEST
     if evidence.kind in {"driver", "library"}:
         return _without_request(evidence)
     return _on_host(evidence) if evidence.backend == "cpu" else _on_device(evidence)
@@ -150,6 +150,10 @@ def _without_request(evidence: Evidence) -> Cause:
     own = reserved.value if reserved is not None else 0
     if free.value > _FULL * total.value + GIB:
         return Cause.UNKNOWN
+    # Libraries ask for megabytes: what was kept by accident is enough where it is a good part of what torch holds.
+    kept = sum(accident.bytes for accident in evidence.accidents)
+    if kept >= max(256 * MIB, 0.1 * own):
+        return Cause.ACCIDENT
     if others > max(own, outside):
         return Cause.OTHERS
     if evidence.unexplained is not None and evidence.unexplained.value > own:
@@ -169,9 +173,13 @@ def _on_host(evidence: Evidence) -> Cause:
         return Cause.REQUEST
     if free is None:
         return Cause.UNKNOWN
+    kept = sum(accident.bytes for accident in evidence.accidents)
+    short = max(request.value - free.value, 0)
+    # A limit that the driver does not tell leaves no number of what was short: all of the request may have been.
+    if kept >= max(short or request.value, MIB):
+        return Cause.ACCIDENT
     if request.value <= free.value:
         return Cause.LIMIT
-    short = request.value - free.value
     others = evidence.others.value if evidence.others is not None else 0
     own = evidence.process.value if evidence.process is not None else 0
     return Cause.OTHERS if others >= short and others > own else Cause.DEMAND

@@ -42,6 +42,8 @@ def _asked(evidence: Evidence) -> str:
 def _request(evidence: Evidence) -> str:
     if evidence.kind == "absurd":
         return "it asked for more than 1 EB: a size was computed wrongly (a negative or overflowed dimension)"
+    if evidence.kind == "buffer":
+        return f"{_asked(evidence)} in one piece, more than one buffer of MPS may hold, whatever is free"
     if evidence.backend == "mps":
         return f"{_asked(evidence)} in one piece, more than MPS may use ({size_text(evidence.limit)})"
     what, total = device_word(evidence), size_text(evidence.total)
@@ -122,7 +124,8 @@ def _accident(evidence: Evidence) -> str:
     more = " and others" if len(evidence.accidents) > 1 else ""
     short = evidence.shortfall
     lack = f" and was {format_bytes(short)} short" if short else ""
-    return f"{_asked(evidence)}{lack}; {format_bytes(total)} was kept by accident, by {what}{more}"
+    asked = _asked(evidence) if evidence.request is not None else "a library or the driver found the card full"
+    return f"{asked}{lack}; {format_bytes(total)} was kept by accident, by {what}{more}"
 
 
 def _limit(evidence: Evidence) -> str:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import gc
+import shutil
 import sys
 import textwrap
 import types
+import warnings
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpumem_magic.holders import HolderKind, StorageWitness, who_holds  # noqa: E402
+from gpumem_magic.holders import HolderKind, StorageWitness, describe_scan, release, who_holds  # noqa: E402
 from gpumem_magic.holders.names import names_in_use  # noqa: E402
 from gpumem_magic.holders.scratch import Scratch, scratch_text  # noqa: E402
 
@@ -175,7 +179,7 @@ def test_a_scratch_cell_leaves_what_was_there_before(shell):
     assert scratch.missing == ("never",)
     assert set(shell.user_ns) == {"__name__", "torch", "N", "_oh", "__builtins__", "registry", "before", "kept"}
     assert [(step.step, step.tensors) for step in freed if step.tensors] == [("names", {"cpu": BYTES})]
-    remains = scratch.remains(stayed)
+    remains = scratch.remains(stayed, who_holds(shell, budget=60))
     assert [(row.bytes, row.device, row.holder) for row in remains] == [
         (BYTES + 4, "cpu", "registry['x']"),
         (20, "cpu", "kept"),
@@ -208,3 +212,115 @@ def test_a_scratch_cell_that_fails_lets_go_of_its_error(shell):
     freed = scratch.end(failed=True)
     assert [(step.step, step.tensors) for step in freed if step.tensors] == [("error", {"cpu": BYTES})]
     assert not hasattr(sys, "last_value")
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler for the CPU")
+def test_what_is_frozen_in_the_compile_cache_outlives_its_model_and_is_given_back_when_asked(shell):
+    code = """
+    import torch._inductor.config
+    def serve():
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.w = torch.nn.Parameter(torch.ones(N))
+            def forward(self, x):
+                return (x * self.w.exp()).sin().sum()
+        compiled = torch.compile(Net())
+        with torch.no_grad(), torch._inductor.config.patch(freezing=True):
+            compiled(torch.ones(1))
+    serve()
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run(shell, code)
+    gc.collect()
+    found = who_holds(shell, budget=60)
+    kept = [s for s in found.storages if s.size == BYTES and s.holders[0].kind is HolderKind.COMPILE_CACHE]
+    assert kept
+    assert all("torch.compile's cache (torch._inductor: _frozen_param" in s.holders[0].path for s in kept)
+    assert "held by torch.compile's cache alone: %gpumem_free gives it back (with --compiled)" in describe_scan(found)
+    assert not any("compile" in step.step for step in release(shell))
+    freed = {step.step: step.tensors for step in release(shell, compiled=True)}
+    assert freed["compile cache"]["cpu"] >= BYTES
+    assert not [s for s in who_holds(shell, budget=60).storages if s.size == BYTES]
+
+
+def test_a_look_at_a_running_functions_variables_leaves_nothing_behind(shell):
+    code = """
+    import weakref
+    def steps():
+        acts = torch.ones(N)
+        yield weakref.ref(acts)
+        del acts
+        yield None
+    running = steps()
+    """
+    run(shell, code)
+    witness = next(shell.user_ns["running"])
+    assert find(shell).holders[0].path == "running (generator steps, local `acts`)"
+    next(shell.user_ns["running"])
+    assert witness() is None
+
+
+def test_what_only_c_code_holds_is_no_cycle(shell):
+    import atexit
+
+    run(shell, "def work(x): pass\nbox = [torch.ones(N)]\nbox.append(box)")
+    work, box = shell.user_ns["work"], shell.user_ns.pop("box")
+    atexit.register(work, box)
+    del box
+    try:
+        holder = find(shell).holders[0]
+        assert holder.kind is HolderKind.OUTSIDE
+        assert "which only C code holds" in holder.path
+    finally:
+        atexit.unregister(work)
+
+
+def test_an_object_of_the_shell_that_is_no_name(shell):
+    shell.panel = types.SimpleNamespace(plots=[torch.ones(COUNT)])
+    holder = find(shell).holders[0]
+    assert (holder.kind, holder.path) == (HolderKind.MODULE, "IPython's shell.panel.plots[0]")
+    del shell.panel
+
+
+def test_a_users_class_whose_code_would_fail(shell):
+    code = """
+    class Loud(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, *arguments): raise KeyError("nobody asked")
+    class Pile(list):
+        def __iter__(self): raise KeyError("nobody asked")
+    class Fault(Exception):
+        @property
+        def exceptions(self): raise KeyError("nobody asked")
+    loud = torch.ones(N).as_subclass(Loud)
+    pile = Pile(); list.append(pile, torch.ones(N + 1))
+    fault = Fault(torch.ones(N + 2))
+    """
+    run(shell, code)
+    found = {s.size: s.holders[0].path for s in who_holds(shell, budget=60).storages}
+    assert (found[BYTES], found[BYTES + 4], found[BYTES + 8]) == ("loud", "pile[0]", "fault.args[0]")
+
+
+def test_a_task_that_waits_and_a_context_variable(shell):
+    variable = contextvars.ContextVar("current_batch")
+
+    async def serve():
+        buffer = torch.ones(COUNT + 5)
+        await asyncio.sleep(3600)
+        return buffer
+
+    async def main():
+        variable.set(torch.ones(COUNT + 1))
+        task = asyncio.get_running_loop().create_task(serve(), name="server")
+        await asyncio.sleep(0)
+        found = {s.size: s.holders[0] for s in who_holds(shell, budget=60).storages}
+        task.cancel()
+        return found
+
+    found = contextvars.copy_context().run(asyncio.run, main())
+    assert found[BYTES + 20].kind is HolderKind.RUNNING
+    # The test's own frame holds the task as well.
+    assert found[BYTES + 20].path.endswith("(coroutine serve, local `buffer`)")
+    assert found[BYTES + 4].path == "context variable `current_batch`"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from by_hand.oom import GIB, Heap, cell, full_card, full_of_variables, held_by, kept_by, reading
+from by_hand.oom import FILE, GIB, Heap, cell, full_card, full_of_variables, held_by, kept_by, reading
 
 from gpumem_magic.analysis.model import Group
 from gpumem_magic.analysis.oom import Cause
 from gpumem_magic.analysis.oom.accidents import find_accidents
 from gpumem_magic.holders.model import HolderKind
-from gpumem_magic.recording.model import Failure
+from gpumem_magic.recording.model import DeviceReading, Failure
 
 
 def test_memory_kept_by_accident():
@@ -92,3 +92,56 @@ def test_what_a_name_held_before_is_small_in_a_loop_that_fills_a_cache(rest, cau
     total = (20 + rest + 2) * GIB
     found = cell(heap, after=reading(heap, total=total), holders=held_by(["c"]))
     assert found.oom.cause is cause, found.oom.sentence
+
+
+HOST_TEXT = "DefaultCPUAllocator: can't allocate memory: you tried to allocate {} bytes."
+
+
+@pytest.mark.parametrize(
+    ("request_gib", "used", "cause"), [(8, 26, Cause.ACCIDENT), (4, 8, Cause.ACCIDENT), (64, 26, Cause.REQUEST)]
+)
+def test_what_the_notebook_keeps_counts_on_the_cpu_too(request_gib, used, cause):
+    host = DeviceReading("cpu", 0, process_used=16 * GIB, device_used=used * GIB, device_total=32 * GIB)
+    failure = Failure(HOST_TEXT.format(request_gib * GIB), frames=((FILE, 4, "<module>"),))
+    found = cell(after=host, failure=failure, holders=kept_by(HolderKind.OUTPUT, "Out[7]", device="cpu"))
+    assert found.oom.cause is cause, found.oom.sentence
+    if cause is Cause.ACCIDENT:
+        assert "60.0 GiB was kept by accident, by the output history (Out[7])" in found.oom.sentence
+        assert found.oom.suggestions[0].startswith("run `%gpumem_free --out`")
+
+
+def test_old_variables_and_a_name_bound_anew_on_the_cpu():
+    host = DeviceReading("cpu", 0, process_used=28 * GIB, device_used=30 * GIB, device_total=32 * GIB)
+    failure = Failure(HOST_TEXT.format(8 * GIB), frames=((FILE, 2, "<module>"),))
+    old = held_by(["old.weight"], {"old": "last used in In [3]"}, device="cpu")
+    found = cell(after=host, failure=failure, holders=old)
+    assert "old variables that this cell does not use: `old` (last used in In [3])" in found.oom.sentence
+    # Line 2 is `a = make()`.
+    found = cell(after=host, failure=failure, holders=held_by(["a.weight"], device="cpu"))
+    assert found.oom.cause is Cause.ACCIDENT
+    assert "the old value of `a`" in found.oom.sentence
+    assert cell(after=host, failure=failure, holders=held_by(["b"], device="cpu")).oom.cause is Cause.DEMAND
+
+
+def test_what_is_kept_counts_where_a_library_names_no_size():
+    full = DeviceReading("cuda:0", 0, 70 * GIB, 78 * GIB, 79 * GIB, 79 * GIB + GIB // 2, 80 * GIB, 80 * GIB)
+    failure = Failure("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+    found = cell(after=full, failure=failure, holders=kept_by(HolderKind.CYCLE, "Net.fn"))
+    assert found.oom.cause is Cause.ACCIDENT
+    assert "a library or the driver found the card full; 60.0 GiB was kept by accident" in found.oom.sentence
+    assert cell(after=full, failure=failure, holders=kept_by(HolderKind.VARIABLE, "x")).oom.cause is not Cause.ACCIDENT
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "cure"),
+    [
+        (HolderKind.CYCLE, "reference cycles that Python has not collected yet", "%gpumem_free"),
+        (HolderKind.DEBUGGER, "the debugger", "%gpumem_free"),
+        (HolderKind.COMPILE_CACHE, "torch.compile's cache, whose model is gone", "%gpumem_free --compiled"),
+    ],
+)
+def test_each_kind_of_accident_has_its_words_and_its_cure(kind, words, cure):
+    heap = full_card()
+    found = cell(heap, after=reading(heap), holders=kept_by(kind, "path"))
+    assert f"60.0 GiB was kept by accident, by {words}" in found.oom.sentence
+    assert found.oom.suggestions[0] == f"run `{cure}` in a cell of its own, then this cell again"

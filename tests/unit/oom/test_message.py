@@ -265,3 +265,59 @@ def test_any_text_never_raises(text):
     message = parse_message("CUDA out of memory. Tried to allocate " + text)
     assert message is not None
     fields_are_whole(message)
+
+
+OTHERS = {
+    "xpu 2.4": (
+        (
+            "XPU out of memory. Tried to allocate 20.00 MiB (GPU 0; 15.91 GiB total capacity; 4.33 GiB already "
+            "allocated; 4.37 GiB reserved in total by PyTorch)"
+        ),
+        ("xpu", "allocator", 20),
+    ),
+    "xpu driver": (
+        "level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)",
+        ("xpu", "driver", None),
+    ),
+    "rocm driver": (
+        "HIP error: out of memory\nHIP kernel errors might be asynchronously reported",
+        ("hip", "driver", None),
+    ),
+    "numba": ("[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY", ("cuda", "driver", None)),
+    "jax": ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes.", ("cuda", "library", 8192)),
+    "cupy": (
+        "Out of memory allocating 1,610,612,736 bytes (allocated so far: 12,884,901,888 bytes).",
+        ("cuda", "library", 1536),
+    ),
+    "nccl": (
+        "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 2 'out of memory'",
+        ("cuda", "driver", None),
+    ),
+    "cudnn": ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", ("cuda", "library", None)),
+    "rocblas": (
+        "CUDA error: HIPBLAS_STATUS_ALLOC_FAILED when calling `hipblasCreate(handle)`",
+        ("hip", "library", None),
+    ),
+    "mps buffer": ("Invalid buffer size: 77.40 GiB", ("mps", "buffer", round(77.4 * 1024, 2))),
+    "python": ("MemoryError", ("cpu", "host", None)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_other_backends_and_libraries_say(name):
+    text, (backend, kind, tried) = OTHERS[name]
+    message = read(text)
+    assert (message.backend, message.kind, mib(message.tried)) == (backend, kind, tried)
+
+
+@pytest.mark.parametrize(
+    ("begin", "worker", "thread"),
+    [
+        ("Caught OutOfMemoryError in DataLoader worker process 3.", "DataLoader worker process 3", None),
+        ("Caught RuntimeError in pin memory thread for device 0.", None, "pin memory thread for device 0"),
+        ("Caught OutOfMemoryError in replica 1 on device 1.", None, "replica 1 on device 1"),
+    ],
+)
+def test_threads_of_this_process_are_no_workers(begin, worker, thread):
+    message = read(f"{begin}\nOriginal Traceback (most recent call last):\n{V24}")
+    assert (message.worker, message.thread, mib(message.tried)) == (worker, thread, 32)
