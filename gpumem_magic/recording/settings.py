@@ -6,6 +6,8 @@ import inspect
 import sys
 from typing import Any, NamedTuple
 
+from gpumem_magic.recording.notes import one_line
+
 __all__ = ["InForce", "cuda_is_used", "settings_in_force"]
 
 
@@ -14,6 +16,11 @@ class InForce(NamedTuple):
 
     text: str | None
     reason: str
+
+
+# A build without CUDA asserts; a function of torch's that is gone, or takes something else, is an attribute, type or
+# value error; a driver that has failed is a runtime error, and a snapshot without settings a key error.
+_REFUSALS = (RuntimeError, AssertionError, AttributeError, TypeError, ValueError, LookupError)
 
 
 def cuda_is_used() -> bool | None:
@@ -33,8 +40,8 @@ def settings_in_force() -> InForce:
         return InForce(None, "CUDA is not in use yet")
     try:
         settings = _ask(sys.modules["torch"])
-    except (RuntimeError, KeyError) as error:
-        return InForce(None, f"torch does not tell: {str(error).splitlines()[0]}")
+    except _REFUSALS as error:
+        return InForce(None, f"torch does not tell ({one_line(error)})")
     # The key keeps this name whichever variable was read.
     text = settings.get("PYTORCH_CUDA_ALLOC_CONF")
     if not isinstance(text, str):

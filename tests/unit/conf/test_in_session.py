@@ -145,3 +145,37 @@ def test_what_was_there_at_the_beginning_came_before(monkeypatch):
     found = SettingsWatch().facts(1, T211)
     assert (found.imported, found.used) == (Moment(None), Moment(None))
     assert str(found.used) == "before %load_ext gpumem_magic"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            RuntimeError("CUDA error: an illegal memory access was encountered\nmore"),
+            "RuntimeError: CUDA error: an illegal",
+        ),
+        (
+            AssertionError("Torch not compiled with CUDA enabled"),
+            "AssertionError: Torch not compiled with CUDA enabled",
+        ),
+        (AssertionError(), "AssertionError"),
+        (AttributeError("no attribute '_cuda_memorySnapshot'"), "AttributeError: no attribute"),
+        (TypeError("incompatible function arguments"), "TypeError: incompatible function arguments"),
+        (KeyError("allocator_settings"), "KeyError: 'allocator_settings'"),
+    ],
+)
+def test_a_torch_that_will_not_tell_its_settings_is_a_stated_reason(monkeypatch, error, words):
+    def snapshot(*_, include_traces=True):  # noqa: ARG001 - its signature is asked
+        raise error
+
+    torch = ModuleType("torch")
+    memory = SimpleNamespace(memory_snapshot=snapshot)
+    vars(torch).update(
+        cuda=SimpleNamespace(is_initialized=lambda: True, memory=memory),
+        _C=SimpleNamespace(_cuda_memorySnapshot=snapshot),
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    found = settings_in_force()
+    assert found.text is None
+    assert found.reason.startswith(f"torch does not tell ({words}")
+    assert "\n" not in found.reason
