@@ -7,6 +7,7 @@ a new module costs is a few µs, where a search of the whole model for each woul
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -104,7 +105,10 @@ class CallTree:
     def __init__(self) -> None:
         self.root = Node(0, None, None, "")
         self.is_full = False
-        self._nodes = [self.root]
+        # Without a lock, which a finalizer that calls a module, or a fork, could find taken: threads that meet here
+        # make two nodes of one meaning, never two of one number.
+        self._numbers = itertools.count(1)
+        self._nodes = {0: self.root}
         self._began = perf_counter()
         self._spent = 0.0
 
@@ -155,8 +159,8 @@ class CallTree:
         if len(self._nodes) >= MAX_NODES:
             self.is_full = True
             return Node(top.number, top, code, kind, type_name)
-        node = Node(len(self._nodes), top, code, kind, type_name)
-        self._nodes.append(node)
+        number = next(self._numbers)
+        node = self._nodes[number] = Node(number, top, code, kind, type_name)
         if key is not None:
             if top.kin is _NONE:
                 top.kin = {}
@@ -190,8 +194,9 @@ class CallTree:
             How the notebook calls a module that no other one holds; None when it has no name for it.
         """
         origins: dict[int, str] = {}
-        stacks: list[tuple[tuple[str, str, str], ...]] = [()]
-        for node in self._nodes[1:]:
+        stacks: list[tuple[tuple[str, str, str], ...]] = [()] * (max(self._nodes) + 1)
+        for number in sorted(self._nodes)[1:]:
+            node = self._nodes[number]
             name = node.kind
             if node.kind == "module":
                 origin = node.origin
@@ -201,5 +206,5 @@ class CallTree:
                     origins[origin.number] = known or origin.type_name
                 name = origins[origin.number] + node.tail
             below = stacks[node.below.number] if node.below is not None else ()
-            stacks.append(((node.kind, name, node.type_name), *below))
+            stacks[number] = ((node.kind, name, node.type_name), *below)
         return stacks

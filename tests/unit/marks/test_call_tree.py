@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic.recording.marks import call_tree
@@ -179,3 +181,28 @@ def test_reading_a_growing_model_again_has_a_budget(monkeypatch: pytest.MonkeyPa
     # Read at first, and again as far as 0.2 percent of 15 s (the single levels count as the cell's own) and a first
     # 1 ms allow: a reading takes 4 levels of 5 ms.
     assert 2 <= len(whole) <= 4
+
+
+def test_threads_that_call_new_modules_at_once_get_numbers_of_their_own() -> None:
+    tree = CallTree()
+    nets = [Module(**{str(number): Linear() for number in range(300)}) for _ in range(4)]
+    tops = [called(tree, tree.root, net) for net in nets]
+    nodes: list[list[Node]] = [[] for _ in nets]
+
+    def work(index: int) -> None:
+        nodes[index] = [called(tree, tops[index], part) for part in nets[index]._modules.values()]
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(index,)) for index in range(len(nets))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    found = [node.number for part in nodes for node in part]
+    assert len({*found}) == len(found) == 1200
+    named = names(tree, *nodes[3], d=nets[3])
+    assert named == [f"d[{number}]" for number in range(300)]
