@@ -174,7 +174,8 @@ def test_sampler_takes_samples_after_half_a_second_and_shows_every_third():
         time.sleep(0.05)
     samples = sampler.stop()
     assert len(samples) >= 5
-    assert len(shown) == (len(samples) + 2) // 3
+    # The last one may have been cancelled between being taken and being shown.
+    assert (len(samples) + 2) // 3 - len(shown) in {0, 1}
     assert shown[0] >= 0.5
     assert all(later.time_us - sooner.time_us >= 150_000 for sooner, later in pairwise(samples))
     shut_down()
