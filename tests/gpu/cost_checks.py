@@ -282,7 +282,7 @@ def check_cost_end_of_cell() -> str:
                 ended, found = kernel.run("print(repr(ended), steps)")[1].split(" ", 1)
                 ours.append((shown or 0) - float(ended))
                 steps.append(ast.literal_eval(found))
-                time.sleep(1.0)  # torch's entries are let go of half a second after the report
+                time.sleep(0.7)  # torch's entries are let go of half a second after the report
             took, events = kernel.run(_OWN.format(loop=loop))[1].split()
         finally:
             kernel.stop()
