@@ -114,9 +114,9 @@ class Sampler:
                 self.samples += now
             if len(self.samples) > _MOST_SAMPLES:
                 self._thin()
-            is_wanted = self._show is not None and turn % _SHOW_EVERY == 0
-            if is_wanted and self._tick is not None and not self._tick.cancelled:
-                self._show(now, time.monotonic() - self._began)
+            show = self._show if turn % _SHOW_EVERY == 0 else None
+            if show is not None and self._tick is not None and not self._tick.cancelled:
+                show(now, time.monotonic() - self._began)
             went_well = True
         return went_well  # noqa: RET504 - the guard swallows what goes wrong above
 
