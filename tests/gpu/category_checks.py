@@ -280,7 +280,7 @@ def check_cost_modules() -> str:
     began = time.monotonic()
     while time.monotonic() - began < 1.5:
         plain()
-    everything = paired(plain, lambda: watched(roles=True), 24)
-    calls_alone = paired(plain, lambda: watched(roles=False), 10)
+    everything = paired(plain, lambda: watched(roles=True), 20)
+    calls_alone = paired(plain, lambda: watched(roles=False), 8)
     step, looks = everything.base / 40 * 1e3, looked[-1] * 1e3
     return f"step {step:.2f} ms, with modules and roles {everything}, looks {looks:.1f} ms a cell; alone {calls_alone}"
