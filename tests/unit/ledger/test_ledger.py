@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -257,6 +258,28 @@ def test_where_a_block_was_made(notebook):
     assert [origins[name].entry.title for name in "ab"] == ["In [1]", "second"]
     assert notebook.ledger.origin("cuda:1", notebook.blocks["a"][0]) is None
     assert notebook.ledger.origin("cuda:0", notebook.blocks["a"][0] + 512) is None
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_what_a_scratch_cell_gave_back_did_not_stay(notebook, counts):
+    """A GPU's allocator says what is gone; of other devices, a complete search for holders does."""
+    notebook.alloc("before", MIB)
+    notebook.cell()
+    notebook.alloc("a", 2 * MIB)
+    notebook.alloc("b", 4 * MIB)
+    assert notebook.cell().stayed == 6 * MIB
+    scan = held(notebook, ["b"])
+    now = notebook.live()
+    if counts:
+        notebook.free("a")
+        now, scan = notebook.live(), held(notebook, [])
+    notebook.ledger.cleared(now if counts else {}, scan)
+    first, second = notebook.ledger.entries
+    assert (first.stayed, second.stayed, second.peak) == (MIB, 4 * MIB, 7 * MIB)
+    # A search that was cut short proves nothing.
+    if not counts:
+        notebook.ledger.cleared({}, replace(held(notebook, []), cut="stopped"))
+        assert notebook.ledger.entries[1].stayed == 4 * MIB
 
 
 def test_the_line_under_a_cell_that_leaks(notebook):
