@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import types
     from collections.abc import Iterator
 
-__all__ = ["debuggers", "error_roots", "formatters", "frame_roots", "links"]
+__all__ = ["debuggers", "error_roots", "formatters", "frame_roots", "links", "traced_frames"]
 
 _FORMATTERS = ("InteractiveTB", "SyntaxTB")
 
@@ -69,7 +69,17 @@ def debuggers(shell: Any) -> list[Any]:
         for _, frame in running_frames():
             if frame.f_code.co_name == "interaction":
                 found += [value for _, value in locals_of(frame) if issubclass(type(value), bdb)]
+        found += [debugger for _, debugger in traced_frames()]
     return list({id(one): one for one in found if one is not None}.values())
+
+
+def traced_frames() -> Iterator[tuple[types.FrameType, Any]]:
+    """Yield running frames with the debugger that once traced them: ``set_trace()`` leaves itself on every caller."""
+    bdb: Any = getattr(sys.modules.get("bdb"), "Bdb", None)
+    for _, frame in running_frames() if bdb is not None else ():
+        debugger = getattr(frame.f_trace, "__self__", None)
+        if issubclass(type(debugger), bdb):
+            yield frame, debugger
 
 
 def _of_debugger(shell: Any, debugger: Any, seen: set[int]) -> Iterator[Root]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumem_magic._errors import BadUsageError
 from gpumem_magic._format import format_bytes
-from gpumem_magic.holders.errors import formatters, links
+from gpumem_magic.holders.errors import formatters, links, traced_frames
 from gpumem_magic.holders.tensors import live_tensors, loaded_torch
 
 if TYPE_CHECKING:
@@ -137,12 +137,20 @@ def forget_errors(shell: Any) -> None:
         if item is not None:
             # Whoever else keeps the traceback keeps empty frames. Running frames are passed over by clear_frames.
             traceback.clear_frames(item)
-    pdb = getattr(sys.modules.get("pdb"), "Pdb", None)
-    if getattr(pdb, "_last_pdb_instance", None) is not None:
-        pdb._last_pdb_instance = None  # type: ignore[union-attr]  # noqa: SLF001 - what Python 3.14 keeps
+    _forget_debuggers()
     for error in chain:
         # Python 3.11 leaves in a cleared frame what was once shown of its locals.
         error.__traceback__ = None
+
+
+def _forget_debuggers() -> None:
+    """Let go of debuggers that were left."""
+    pdb = getattr(sys.modules.get("pdb"), "Pdb", None)
+    if getattr(pdb, "_last_pdb_instance", None) is not None:
+        pdb._last_pdb_instance = None  # type: ignore[union-attr]  # noqa: SLF001 - what Python 3.14 keeps
+    if sys.gettrace() is None:  # else it is being used
+        for frame, _ in traced_frames():
+            frame.f_trace = None
 
 
 def _forget_outputs(shell: Any) -> None:

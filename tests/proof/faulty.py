@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from tests.proof.cases import Case
 from tests.proof.hidden import HIDDEN
+from tests.proof.holders import HOLDERS
 from tests.proof.training import TRAINING
 
 __all__ = ["FAULTY"]
 
 FAULTY = (
     *TRAINING,
+    *HOLDERS,
     *HIDDEN,
     Case(
         "a forward hook that collects activations",

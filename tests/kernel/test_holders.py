@@ -1,0 +1,137 @@
+"""Holders that only a real kernel has: where IPython, its debugger and its event loop really keep things."""
+
+from __future__ import annotations
+
+import pytest
+
+DEBUG = """
+import builtins
+_commands = ['p acts.shape', 'q']
+builtins.input = lambda prompt='': _commands.pop(0)
+{how}
+"""
+TRAIN = "def train():\n    acts = torch.ones({count})\n    raise ValueError('x')\ntrain()"
+
+
+def who(kernel):
+    return kernel.run("%gpumem_who --device cpu --budget 20").text()
+
+
+def test_the_debugger_keeps_what_it_showed_after_the_next_error(kernel):
+    kernel.run(TRAIN.format(count=200_000))
+    shown = kernel.run(DEBUG.format(how="%debug")).text()
+    assert "torch.Size([200000])" in shown
+    assert "last error: ValueError in train(), local `acts` (also debugger, local `acts`)" in who(kernel)
+    kernel.run("1 / 0")
+    text = who(kernel)
+    assert "781 KiB held by the debugger: %gpumem_free gives it back" in text
+    assert "debugger, local `acts`" in text
+    assert "last error: 781 KiB of tensors on cpu" in kernel.run("%gpumem_free").text()
+    assert "acts" not in who(kernel)
+
+
+@pytest.mark.parametrize("how", ["import pdb; pdb.pm()", "from IPython.core.debugger import Pdb; Pdb().set_trace()"])
+def test_a_debugger_that_was_left_keeps_nothing_of_its_own(kernel, how):
+    kernel.run(TRAIN.format(count=210_000))
+    kernel.run(DEBUG.format(how=how))
+    kernel.run("1 / 0")
+    kernel.run("%gpumem_free")
+    assert "acts" not in who(kernel)
+
+
+def test_inside_the_debugger_its_frames_are_named_as_the_debuggers(kernel):
+    code = """
+import builtins
+_commands = ["get_ipython().run_line_magic('gpumem_who', '--budget 20')", 'q']
+builtins.input = lambda prompt='': _commands.pop(0)
+from IPython.core.debugger import Pdb
+def step():
+    acts = torch.ones(220_000)
+    Pdb().set_trace()
+    del acts
+step()
+"""
+    text = kernel.run(code).text()
+    assert "in step(), local `acts`" in text
+    assert "interaction()" not in text
+    kernel.run("%gpumem_free")
+    assert "acts" not in who(kernel)
+
+
+def test_a_handled_error_is_named_while_it_is_handled(kernel):
+    code = """
+def fail():
+    acts = torch.ones(230_000)
+    raise KeyError('missing')
+try:
+    fail()
+except KeyError:
+    get_ipython().run_line_magic('gpumem_who', '--budget 20')
+"""
+    assert "error being handled: KeyError in fail(), local `acts`" in kernel.run(code).text()
+    kernel.run("%gpumem_free")
+
+
+def test_a_task_that_waits_on_the_kernels_loop(kernel):
+    kernel.run(
+        "import asyncio\nasync def serve():\n    buffer = torch.ones(240_000)\n    await asyncio.sleep(3600)\n"
+        "asyncio.ensure_future(serve()).set_name('server'); None\nawait asyncio.sleep(0)"
+    )
+    assert "asyncio task server (coroutine serve, local `buffer`)" in who(kernel)
+    kernel.run("[task.cancel() for task in asyncio.all_tasks() if task.get_name() == 'server']; await asyncio.sleep(0)")
+    assert "buffer" not in who(kernel)
+
+
+def test_a_thread_and_a_pool(kernel):
+    kernel.run(
+        "import threading\nfrom concurrent.futures import ThreadPoolExecutor\ngo = threading.Event()\n"
+        "def work():\n    batch = torch.ones(250_000)\n    ready.set()\n    go.wait()\n"
+        "ready = threading.Event()\npool = ThreadPoolExecutor(1, 'worker')\nfuture = pool.submit(work)\nready.wait()\n"
+        "done = ThreadPoolExecutor(1).submit(torch.ones, 260_000)\n_ = done.result().numel()"
+    )
+    text = who(kernel)
+    assert "running in work() on thread worker_0, local `batch`" in text
+    assert "done._result" in text
+    kernel.run("go.set(); future.result(); del done")
+    assert "batch" not in who(kernel)
+
+
+def test_out_of_memory_on_the_cpu_because_of_what_out_keeps_and_the_way_back(fresh_kernel):
+    kernel = fresh_kernel
+    kernel.run("import torch, resource, psutil, gc\n%load_ext gpumem_magic\ntorch.ones(8)")
+    kernel.run("torch.ones(75 << 20)")  # 300 MiB, kept by Out
+    # Virtual memory: torch takes and gives back blocks of this size by mapping them.
+    kernel.run(
+        "limit = psutil.Process().memory_info().vms + (120 << 20)\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))"
+    )
+    asks = "%%gpumem\nx = torch.empty(60 << 20)"  # 240 MiB
+    cell = kernel.run(asks)
+    assert cell.kinds == ["RuntimeError", "report"]
+    first = cell.report.splitlines()[0]
+    assert "Out of memory at line 2 `x = torch.empty(60 << 20)`: it asked for 240 MiB" in first
+    assert "was kept by accident, by the output history (Out[" in first
+    assert "do: run `%gpumem_free --out` in a cell of its own, then this cell again" in cell.report
+    assert "output history: 300 MiB of tensors on cpu" in kernel.run("%gpumem_free --out").text()
+    assert kernel.run(asks).kinds == ["report"]
+
+
+def test_old_variables_and_a_name_bound_anew_are_named_on_the_cpu(kernel):
+    kernel.run("%gpumem_free --out")
+    text = (
+        "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8589934592 bytes. Error code 12 (Cannot "
+        "allocate memory)"
+    )
+    kernel.run(
+        "class Model:\n    def __init__(self, fail=False):\n        self.w = torch.ones(70 << 20)\n        if fail:\n"
+        f"            raise RuntimeError({text!r})"
+    )
+    kernel.run("model = Model()")
+    cell = kernel.run("%%gpumem\nmodel = Model(fail=True)")
+    assert "kept by accident: 280 MiB by the old value of `model`" in cell.report
+    kernel.run("del model\nforgotten = torch.ones(72 << 20)")
+    for number in range(12):
+        kernel.run(f"y = {number}")
+    cell = kernel.run(f"%%gpumem\nraise RuntimeError({text!r})")
+    assert "288 MiB by old variables that this cell does not use: `forgotten`" in cell.report
+    kernel.run("del forgotten")

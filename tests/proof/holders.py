@@ -1,0 +1,112 @@
+"""Notebooks whose memory is held where one does not look: by other libraries' objects, debuggers, tasks, callbacks."""
+
+from __future__ import annotations
+
+from tests.proof.cases import Case
+
+__all__ = ["HOLDERS"]
+
+
+def _who(name: str, kind: str, source: str, holder: str, *, device: str = "any") -> Case:
+    return Case(name, kind, f"{source.strip()}\n# %%\n%gpumem_who --budget 10\n", "who", holder, device=device)
+
+
+HOLDERS = (
+    _who(
+        "the debugger after the next error",
+        "debugger",
+        """
+def train():
+    activations = block(16)
+    raise ValueError('bad batch')
+# %%
+train()
+# %%
+import builtins
+commands = ['p activations.shape', 'q']
+builtins.input = lambda prompt='': commands.pop(0)
+%debug
+# %%
+1 / 0
+""",
+        r"^debugger, local `activations`",
+    ),
+    _who(
+        "a context variable",
+        "context variable",
+        """
+import contextvars
+current = contextvars.ContextVar('current_batch')
+token = current.set(block(8)); del token
+""",
+        r"^context variable `current_batch`",
+    ),
+    _who(
+        "a NumPy array made of a tensor",
+        "another library's object",
+        "features = block(8).numpy()",
+        r"^features\.base",
+        device="cpu",
+    ),
+    _who(
+        "a DLPack capsule that nobody took",
+        "another library's object",
+        "capsule = torch.utils.dlpack.to_dlpack(block(8))",
+        r"^capsule \(DLPack capsule\)",
+    ),
+    _who(
+        "a thread that never ends",
+        "thread",
+        """
+import threading
+started, leave = threading.Event(), threading.Event()
+def serve():
+    weights = block(8)
+    started.set()
+    leave.wait()
+threading.Thread(target=serve, name='server', daemon=True).start()
+started.wait()
+""",
+        r"^running in serve\(\) on thread server, local `weights`",
+    ),
+    _who(
+        "a task that nobody waits for",
+        "coroutine",
+        """
+import asyncio
+async def serve():
+    weights = block(8)
+    await asyncio.sleep(3600)
+asyncio.ensure_future(serve()).set_name('server')
+await asyncio.sleep(0)
+""",
+        r"^asyncio task server \(coroutine serve, local `weights`\)",
+    ),
+    _who(
+        "a finalizer that holds what it will log",
+        "callback",
+        """
+import weakref
+class Run: pass
+run = Run()
+weakref.finalize(run, len, block(8)).atexit = False
+""",
+        r"^weakref\.finalize callback\.args\[0\]",
+    ),
+    _who(
+        "a sparse tensor",
+        "old variables",
+        "adjacency = torch.sparse_coo_tensor(torch.zeros(1, MIB, dtype=torch.int32, device=DEVICE), block(1), (10,))",
+        r"^adjacency\._(values|indices)\(\)",
+    ),
+    _who(
+        "what a pack hook put aside",
+        "graph behind a scalar",
+        """
+x = torch.ones(8, device=DEVICE, requires_grad=True)
+with torch.autograd.graph.saved_tensors_hooks(lambda t: (t.shape, block(8)), lambda packed: packed[1][:8]):
+    loss = x.exp()
+""",
+        r"^loss\.grad_fn → ExpBackward0.*packed by a hook",
+    ),
+)
