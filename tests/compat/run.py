@@ -243,6 +243,8 @@ def pytest_in(python: Path) -> list[str]:
     command = [str(python), "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
     # What old packages warn of on newer Pythons, and new ones of old Pythons, is not ours to mend.
     command += ["-W", "default::DeprecationWarning", "-W", "default::PendingDeprecationWarning"]
+    # Jupyter Server leaves its databases to the collector, of which Python warns since 3.13.
+    command += ["-W", "ignore:unclosed database:ResourceWarning"]
     return [*command, "-W", "default:The `version` property of an event schema"]
 
 

@@ -19,6 +19,7 @@ import ctypes
 import os
 import struct
 import subprocess
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,3 +121,15 @@ class FakeNvml:
             if count:
                 counted[name.rstrip(b"\0").decode()] = count
         return counted
+
+    def wait_until_quiet(self, seconds: float = 1.0, patience: float = 60.0) -> None:
+        """Return once nobody has called for so many seconds, several readings' time; fail when that never comes."""
+        deadline = time.monotonic() + patience
+        before = self.calls()
+        while True:
+            time.sleep(seconds)
+            now = self.calls()
+            if now == before:
+                return
+            assert time.monotonic() < deadline, f"still called: {now}"
+            before = now

@@ -193,13 +193,17 @@ def test_live_line_of_a_long_cell_is_emptied_and_the_report_comes_last(new_kerne
     kernel.start(JPY_SESSION_NAME=str(tmp_path / "n.ipynb"))
     try:
         kernel.run(f"import torch, time\n{LOAD}")
-        cell = kernel.run("%%gpumem\na = torch.ones(1024)\nprint('begin')\ntime.sleep(1.2)\nprint('end')")
+        # The cell goes on when the line is there: threads may start late.
+        kernel.run(
+            "from gpumem_magic.magics.live import _NotebookLine as line\nshown, show = [], line.show\n"
+            "def seen(self, text):\n    show(self, text)\n    shown.append(text)\nline.show = seen\n"
+            "def wait():\n    shown.clear()\n    while not shown:\n        time.sleep(0.05)"
+        )
+        cell = kernel.run("%%gpumem\na = torch.ones(1024)\nprint('begin', flush=True)\nwait()\nprint('end')")
         assert cell.kinds == ["stdout", "display", "stdout", "report"]
         assert cell.outputs[1].data == {"text/plain": ""}
         assert kernel.run("%%gpumem\na = torch.ones(1024)").kinds == ["report"]
-        gone = kernel.run(
-            "%%gpumem\nfrom IPython.display import clear_output\ntime.sleep(0.9)\nclear_output()\ntime.sleep(0.3)"
-        )
+        gone = kernel.run("%%gpumem\nfrom IPython.display import clear_output\nwait()\nclear_output()\nwait()")
         assert gone.kinds[-1] == "report"
     finally:
         kernel.stop()

@@ -12,12 +12,24 @@ import pytest
 pty = pytest.importorskip("pty", reason="needs a Unix terminal")
 pytest.importorskip("torch")
 
-# Long enough for a few live lines; how many is the machine's affair.
+# The cell goes on when a live line was seen: threads may start late.
+WAIT = """
+from gpumem_magic.magics.live import _TerminalLine as line
+shown, show = [], line.show
+def seen(self, text):
+    show(self, text)
+    shown.append(text)
+line.show = seen
+def wait():
+    shown.clear()
+    while not shown:
+        time.sleep(0.05)
+"""
 CELL = """%%gpumem --label walk
 kept = torch.ones(1024, 1024)
-time.sleep(1.5)
+wait()
 print("in between")
-time.sleep(0.4)
+wait()
 kept.numel()
 """
 
@@ -28,6 +40,7 @@ def test_report_and_live_line_in_a_terminal(tmp_path):
         "import torch, time\nfrom IPython.terminal.interactiveshell import TerminalInteractiveShell\n"
         "shell = TerminalInteractiveShell.instance(colors='NoColor', simple_prompt=True)\n"
         "shell.run_cell('import torch, time')\nshell.run_cell('%load_ext gpumem_magic')\n"
+        f"shell.run_cell({WAIT!r})\n"
         f"shell.run_cell(open({str(tmp_path / 'cell.py')!r}).read(), store_history=True)\n"
         "print('TYPE', shell.user_ns['_'], __import__('sys').stdout.write.__class__.__name__)\n"
     )
@@ -54,7 +67,7 @@ def test_report_and_live_line_in_a_terminal(tmp_path):
         os.close(here)
     text = said.decode(errors="replace")
     lines = [line.rpartition("\x1b[K")[2] for line in text.replace("\r\n", "\n").split("\n")]
-    assert text.count("gpumem: recording │ cpu: this process") >= 1
+    assert text.count("gpumem: recording │ cpu: this process") >= 2
     assert "in between" in lines
     assert "Out[1]: 1048576" in lines
     reports = [line for line in lines if line.startswith("gpumem: Peak 4.00 MiB at line 2")]

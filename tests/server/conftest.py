@@ -52,12 +52,12 @@ class Feed:
     def __init__(self, socket):
         self.socket = socket
 
-    async def next(self, seconds=10.0):
+    async def next(self, seconds=60.0):
         text = await asyncio.wait_for(self.socket.read_message(), seconds)
         assert text is not None, "the server closed the feed"
         return json.loads(text)
 
-    async def until(self, condition, seconds=15.0):
+    async def until(self, condition, seconds=60.0):
         deadline = time.monotonic() + seconds
         while True:
             message = await self.next()
@@ -148,7 +148,7 @@ class Lab:
         self.strays.append(process.pid)
         return process
 
-    async def until(self, condition, seconds=20.0):
+    async def until(self, condition, seconds=60.0):
         deadline = time.monotonic() + seconds
         while True:
             state = await self.get_state()
