@@ -82,7 +82,33 @@ def check_a_scratch_cell() -> str:
     assert "big" not in shell.user_ns
     assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == before, out.getvalue()
     assert "back to the driver on cuda:0" in out.getvalue(), out.getvalue()
+    from gpumem_magic import magics
+
+    newest = magics._loaded[id(shell)][1].keeper.ledger.entries[-1]
+    assert (newest.stayed, newest.peak) == (0, before[0] + (1 << 30) + (16 << 20)), newest
     return " | ".join(out.getvalue().splitlines())
+
+
+def check_who_made_a_storage() -> str:
+    """A storage keeps its maker through cells that are not measured; what they put in a freed one's place has none."""
+    shell = _shell()
+    cell = (
+        "%%gpumem --quiet\nkept = torch.ones(1024, 1024, device='cuda')\ngone = torch.ones(1024, 1024, device='cuda')"
+    )
+    assert shell.run_cell(cell, store_history=True).success
+    address = shell.user_ns["gone"].data_ptr()
+    later = "del gone\nother = torch.ones(1024, 1024, device='cuda')"
+    assert shell.run_cell(later, store_history=True).success
+    same = "in the same place" if shell.user_ns["other"].data_ptr() == address else "elsewhere"
+    # A measured cell looks at everything that is there.
+    assert shell.run_cell("%%gpumem --quiet\nz = kept * 2", store_history=True).success
+    assert shell.run_cell("1;", store_history=True).success
+    from gpumem_magic import magics
+    from gpumem_magic.holders import who_holds
+
+    origins = magics._loaded[id(shell)][1].keeper.origins(who_holds(shell, budget=20))
+    assert ("cuda:0", address) not in origins, origins
+    return f"{origins['cuda:0', shell.user_ns['kept'].data_ptr()]}; a later tensor lies {same}, and has no maker"
 
 
 def check_what_no_python_object_holds() -> str:
