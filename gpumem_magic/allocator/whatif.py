@@ -215,7 +215,7 @@ class Explorer:
     def _moments(self) -> Moments | None:
         """Where calls may be hidden; None when there are none."""
         moments = None if self._quiet is None else Moments(self.program, self._quiet(), self._unseen)
-        return moments if moments is not None and moments.most and len(moments.all) else None
+        return moments if moments is not None and len(moments.all) else None
 
     def _with_unseen_calls(self, settings: Sequence[AllocatorSettings]) -> list[tuple[_Run, _Outcome]]:
         """Replay with more calls of ``empty_cache`` what is seen to call it: their number and moments are not known."""
@@ -232,7 +232,9 @@ class Explorer:
 
     def _doubted(self, settings: AllocatorSettings, found: Prediction) -> Prediction:
         """Look for unseen calls with which a program that just fits does not."""
-        if self.limit is None or found.verdict != "fits" or found.high < _CLOSE * self.limit or self._moments is None:
+        if self.limit is None or found.verdict != "fits" or found.high < _CLOSE * self.limit:
+            return found
+        if self._moments is None or not self._moments.most:
             return found
         with paused_collector():
             fatal = search(

@@ -393,6 +393,8 @@ def test_calls_of_empty_cache_are_what_flushed_the_cache_for_no_request(before, 
     reading = DeviceReading("cuda:0", START)
     known = {"before": replace(reading, counts=before), "after": replace(reading, counts=after)}
     device = analyse_device(story.device(), story.history(), context(**known))
+    assert device.memory is not None
     assert device.memory.emptied == calls
     truncated = analyse_device(story.device(), story.history(), context(truncated=True, **known))
+    assert truncated.memory is not None
     assert truncated.memory.emptied is None
