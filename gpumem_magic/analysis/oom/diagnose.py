@@ -71,9 +71,16 @@ class OomVerdict:
 
     def notes(self) -> tuple[Note, ...]:
         """Return the same as notes, for documents that show notes."""
+        steps: list[str] = []
+        for text in self.suggestions:
+            # What stands in parentheses belongs to the suggestion above it.
+            if steps and text.startswith("("):
+                steps[-1] += f" {text}"
+            else:
+                steps.append(text)
         return (
             *(Note("info", f"Why: {text}") for text in self.numbers),
-            *(Note("info", f"Do {number}: {text}") for number, text in enumerate(self.suggestions, 1)),
+            *(Note("info", f"Do {number}: {text}") for number, text in enumerate(steps, 1)),
             *(Note("info", f"Not known: {text}") for text in self.unknown),
         )
 
