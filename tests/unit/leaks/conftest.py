@@ -43,7 +43,8 @@ class Script(OneSegment):
         return self
 
     def address(self, name: str) -> int:
-        return self.blocks[name][0]
+        address: int = self.blocks[name][0]
+        return address
 
     def recording(self, **changes: Any) -> Recording:
         self.now += 10

@@ -21,7 +21,7 @@ class Turn(NamedTuple):
     """One iteration: which of how many, and what decides by chance."""
 
     number: int
-    count: int
+    of: int
     dice: random.Random
 
 
@@ -49,7 +49,7 @@ def state(run, name, habit, turn):
 def cache(run, name, habit, turn):
     """Fill up in the first quarter, and then no more."""
     temporary(run, "t", habit, turn)
-    if turn.number < turn.count // 4:
+    if turn.number < turn.of // 4:
         run.alloc(f"{name}.{turn.number}", habit.size)
 
 

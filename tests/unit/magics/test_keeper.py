@@ -27,7 +27,6 @@ def test_the_cell_that_first_used_cuda_is_named(shell, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     keeper = Keeper(shell)
     run_cell(keeper, shell)
-    assert keeper.cuda_since is None
     assert "CUDA" not in keeper.view(budget=0).text
     run_cell(keeper, shell, lambda: monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True))
     run_cell(keeper, shell)

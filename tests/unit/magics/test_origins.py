@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ class Ledger:
         self.blocks: dict[tuple[str, int], Origin] = {}
 
     def left(self, tensor, title):
-        entry = SimpleNamespace(title=title, started_us=now_us())
+        entry: Any = SimpleNamespace(title=title, started_us=now_us())
         self.blocks["cpu", tensor.data_ptr()] = Origin(entry, None)
 
     def origin(self, device, address):
