@@ -140,7 +140,8 @@ def test_a_watch_asks_for_looks_when_they_are_due_and_only_then():
         def __init__(self):
             self.kinds = []
 
-        def inputs(self, args, kwargs):
+        def inputs(self, *values):
+            args, kwargs = values
             self.kinds.append(("inputs", len(args), kwargs))
 
         def graph(self, outputs):
@@ -167,7 +168,13 @@ def test_a_watch_asks_for_looks_when_they_are_due_and_only_then():
     finally:
         calls.stop()
     assert calls.notes == []
-    once = [("optimizer", "SGD"), ("inputs", 1, {}), ("graph", 1), ("optimizer", "SGD"), ("module", "Net")]
+    once: list[object] = [
+        ("optimizer", "SGD"),
+        ("inputs", 1, {}),
+        ("graph", 1),
+        ("optimizer", "SGD"),
+        ("module", "Net"),
+    ]
     assert looks.kinds == [0, *once, sys.maxsize, 0, *once]
 
 

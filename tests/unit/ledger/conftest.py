@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from by_hand.segment import SEGMENT, OneSegment
@@ -14,6 +16,9 @@ from gpumem_magic.trace.convert import from_snapshot
 
 class Notebook(OneSegment):
     """Allocates and frees by name, in cells that are measured or not."""
+
+    now: int
+    events: list[dict[str, Any]]
 
     def __init__(self, *, most_entries: int = 1000):
         super().__init__()
