@@ -26,6 +26,8 @@ __all__ = ["ProcessFindings", "analyse_process"]
 
 # An interpreter's own memory moves by this much without anybody's doing.
 _WORTH_SHOWING = 4 * 1024 * 1024
+# Beside torch, our own modules and the renderer are imported meanwhile: some 50 MiB in the first measured cell.
+_WORTH_SHOWING_BESIDE_TORCH = 64 * 1024 * 1024
 _REASON = "sampled: owners unknown"
 
 
@@ -53,7 +55,7 @@ def analyse_process(recording: Recording, otherwise: str) -> ProcessFindings | N
         None where torch was in use and nothing beside it moved.
     """
     every = _series(recording)
-    moved = [series for series in every if _peak(series) - min(series.used) >= _WORTH_SHOWING]
+    moved = [series for series in every if _peak(series) - min(series.used) >= _least(recording, series)]
     moved.sort(key=lambda series: (not series.key.startswith(("GPU", "cuda")), series.key != "host", series.key))
     counted = _counted(recording)
     remarks = () if recording.process is None else recording.process.remarks
@@ -71,6 +73,12 @@ def analyse_process(recording: Recording, otherwise: str) -> ProcessFindings | N
         parts = [_told(recording, moved[0]), *(_briefly(series) for series in moved[1:4])]
         text = f"{ending(recording)}{'; '.join(parts)}. Sampled, as {_why(recording)}."
     return ProcessFindings(devices, text, (*_warnings(moved), *notes, *_rate(recording, moved)))
+
+
+def _least(recording: Recording, series: ProcessSeries) -> int:
+    """Return by how much a series must have moved to be told of."""
+    is_host = series.key == "host"
+    return _WORTH_SHOWING_BESIDE_TORCH if is_host and recording.source is not SourceKind.NONE else _WORTH_SHOWING
 
 
 def _peak(series: ProcessSeries) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import IPython
 import nbformat
 import pytest
@@ -11,11 +9,6 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 LOAD = "%load_ext gpumem_magic"
-
-
-async def press_stop(client, after):
-    await asyncio.sleep(after)
-    await client.km.interrupt_kernel()
 
 
 def test_loading_imports_neither_torch_nor_numpy(fresh_kernel):
@@ -93,20 +86,21 @@ def test_run_all_stops_at_an_error_in_a_measured_cell(tmp_path):
         assert notebook.cells[2].execution_count is None
 
 
-def test_an_interrupted_cell_reports(kernel):
-    source = "%%gpumem\nimport time\nheld = torch.ones(1024, 1024)\ntime.sleep(60)"
-    cell = kernel.run(source, during=lambda client: press_stop(client, 1.5))
+def test_an_interrupted_cell_reports(kernel, there):
+    source = f"%%gpumem\nimport time\nheld = torch.ones(1024, 1024)\n{there}\ntime.sleep(600)"
+    cell = kernel.run(source, during=kernel.press_stop_there)
     assert cell.kinds == ["KeyboardInterrupt", "report"]
     assert "4.00 MiB" in cell.report
     assert "nterrupted" in cell.report
     assert kernel.run("%%gpumem\n1").kinds == ["result", "report"]
 
 
-def test_an_interrupted_await_reports(kernel):
+def test_an_interrupted_await_reports(kernel, there):
     source = (
-        "%%gpumem\nimport asyncio\nheld = torch.ones(512, 1024)\nfor _ in range(600):\n    await asyncio.sleep(0.1)"
+        f"%%gpumem\nimport asyncio\nheld = torch.ones(512, 1024)\n{there}\n"
+        "for _ in range(6000):\n    await asyncio.sleep(0.1)"
     )
-    cell = kernel.run(source, during=lambda client: press_stop(client, 1.5))
+    cell = kernel.run(source, during=kernel.press_stop_there)
     assert cell.kinds[-1] == "report"
     assert "2.00 MiB" in cell.report
     assert kernel.run("%%gpumem\n1").kinds == ["result", "report"]
@@ -228,7 +222,8 @@ def test_a_torch_that_cannot_be_imported_is_the_users_to_see(fresh_kernel, tmp_p
     assert cell.kinds == ["ImportError", "report"]
     if IPython.version_info >= (8,):  # which leaves out frames that say so
         assert "gpumem_magic" not in cell.traceback
-    assert cell.report.startswith("gpumem: Ended with ImportError. Nothing to show: torch was not used")
+    assert cell.report.startswith("gpumem: Ended with ImportError. ")
+    assert "torch was not used in this cell" in cell.report
     assert fresh_kernel.run("%gpumem_auto on\nx = 1").kinds == ["stdout"]
     assert fresh_kernel.run("y = 1").kinds == []
 
@@ -239,7 +234,7 @@ def test_something_else_that_is_called_torch(fresh_kernel, tmp_path):
     assert fresh_kernel.run("import torch\nhasattr(torch, 'ones')").result == "False"
     cell = fresh_kernel.run("%%gpumem\nx = 1")
     assert cell.kinds == ["report"]
-    assert cell.report.startswith("gpumem: Nothing to show: torch was not used in this cell; this process's host")
+    assert "torch was not used in this cell" in cell.report
     assert "not imported" in fresh_kernel.run("%gpumem_who").text()
     assert "empty" in fresh_kernel.run("%gpumem_ledger").text()
 

@@ -112,8 +112,16 @@ def test_what_did_not_move_is_one_sentence():
     assert analysis.sentence == (
         "Nothing to show: torch was not used in this cell; this process's host memory at 64.0 MiB, as before."
     )
-    quiet = analyse(_recording(_series("host", 64 * MIB, 64 * MIB), source=SourceKind.CPU))
+
+
+def test_beside_torch_what_our_own_imports_take_is_not_told():
+    quiet = analyse(_recording(_series("host", 64 * MIB, 120 * MIB), source=SourceKind.CPU))
     assert quiet.sentence == "Nothing was allocated: no CPU tensor was made in this cell."
+    loud = analyse(_recording(_series("host", 64 * MIB, 200 * MIB), source=SourceKind.CPU))
+    assert loud.sentence == (
+        "This process's host memory rose by 136 MiB to 200 MiB and stayed there. "
+        "Sampled, as the cell made no CPU tensor."
+    )
 
 
 def test_an_error_is_said_first():
