@@ -40,6 +40,8 @@ _LEAVES = frozenset(
 _LEAF, _PLAIN, _MAPPING, _CODE, _MEMORY, _FOREIGN = range(6)
 _SEEN = frozenset({_MEMORY, _FOREIGN})
 _CHECK_CLOCK_EVERY = 512
+# Of a path; what a person reads is shorter.
+_MOST_LINKS = 40
 # Looking for a child in a longer list costs more than an index of it, when it holds many.
 _LONG = 32
 
@@ -65,6 +67,7 @@ class Walk:
         self._tensors = tensors
         self._foreign = Foreign()
         self._parent: dict[int, int] = {}
+        self._top: dict[int, int] = {}
         self._stop: set[int] = set()
         self._sorts: dict[type, int] = {}
         self._keys: deque[tuple[object, object]] = deque()
@@ -86,12 +89,13 @@ class Walk:
             self.roots_of.setdefault(key, []).append(root)
             if key not in self.visited:
                 self.visited[key] = value
+                self._top[key] = key
                 self._see(value)
                 queue.append(value)
         # An optimizer reaches every parameter by a shorter, less telling path than the model does: it comes last.
         last: deque[object] = deque()
         self._keys.clear()
-        sorts, visited, stop, parents = self._sorts, self.visited, self._stop, self._parent
+        sorts, visited, stop, parents, tops = self._sorts, self.visited, self._stop, self._parent, self._top
         count = 0
         while queue or last or self._take_key(queue):
             count += 1
@@ -103,6 +107,7 @@ class Walk:
                 last.append(holder)
                 continue
             number = id(holder)
+            top = tops[number]
             for child in self._referents(holder):
                 sort = sorts.get(type(child))
                 if sort is None:
@@ -112,6 +117,7 @@ class Walk:
                     continue
                 visited[key] = child
                 parents[key] = number
+                tops[key] = top
                 if sort in _SEEN:
                     self._see(child)
                 queue.append(child)
@@ -140,6 +146,7 @@ class Walk:
             if id(key) not in self.visited:
                 self.visited[id(key)] = key
                 self._parent[id(key)] = id(mapping)
+                self._top[id(key)] = self._top[id(mapping)]
                 self._see(key)
                 queue.append(key)
                 return True
@@ -171,8 +178,11 @@ class Walk:
         if known is not None or id(value) not in self.visited:
             return known
         chain = [value, *self.parents(value)][::-1]
-        root = self.roots_of[id(chain[0])][0]
-        found = self._paths[id(value)] = root, describe_chain(root.label, chain, self._describe)
+        top = self._top[id(value)]
+        root = self.roots_of[top][0]
+        # A linked list's path is as long as the list.
+        label = root.label if id(chain[0]) == top else f"{root.label} …"
+        found = self._paths[id(value)] = root, describe_chain(label, chain, self._describe)
         return found
 
     def _position(self, parent: Any, child: object) -> str | None:
@@ -215,10 +225,10 @@ class Walk:
         return id(value) in self._stop
 
     def parents(self, value: object) -> list[object]:
-        """Return the objects between a root and `value`, nearest first."""
-        found = []
+        """Return the objects between a root and `value`, nearest first; of a long way the nearest ones alone."""
+        found: list[object] = []
         key = id(value)
-        while key in self._parent:
+        while key in self._parent and len(found) < _MOST_LINKS:
             key = self._parent[key]
             found.append(self.visited[key])
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import re
 import shutil
 import sys
 import textwrap
@@ -77,12 +78,12 @@ def test_errors_in_a_list(shell):
         errors.append(error)
     """
     run(shell, code)
-    assert find(shell).holders[0].path == "errors[0].__traceback__ (frame work, local `scratch`)"
+    assert find(shell, quick=True).holders[0].path == "errors[0].__traceback__ (frame work, local `scratch`)"
 
 
 def test_a_class_attribute(shell):
     run(shell, "class Encoder:\n    memory = []\nEncoder.memory.append(torch.ones(N))")
-    assert find(shell).holders[0].path == "Encoder.memory[0]"
+    assert find(shell, quick=True).holders[0].path == "Encoder.memory[0]"
 
 
 def test_a_module_of_the_users_own(shell):
@@ -160,7 +161,7 @@ def test_variables_in_use_come_first(shell):
     run(shell, code)
     used = names_in_use("fit()", shell.user_ns)
     assert used == {"fit", "trainer"}
-    assert find(shell).holders[0].path == "a"
+    assert find(shell, quick=True).holders[0].path == "a"
     assert find(shell, first=used).holders[0].path == "trainer.model"
 
 
@@ -257,7 +258,7 @@ def test_a_look_at_a_running_functions_variables_leaves_nothing_behind(shell):
     """
     run(shell, code)
     witness = next(shell.user_ns["running"])
-    assert find(shell).holders[0].path == "running (generator steps, local `acts`)"
+    assert find(shell, quick=True).holders[0].path == "running (generator steps, local `acts`)"
     next(shell.user_ns["running"])
     assert witness() is None
 
@@ -299,7 +300,7 @@ def test_a_users_class_whose_code_would_fail(shell):
     fault = Fault(torch.ones(N + 2))
     """
     run(shell, code)
-    found = {s.size: s.holders[0].path for s in who_holds(shell, budget=60).storages}
+    found = {s.size: s.holders[0].path for s in who_holds(shell, budget=60, quick=True).storages}
     assert (found[BYTES], found[BYTES + 4], found[BYTES + 8]) == ("loud", "pile[0]", "fault.args[0]")
 
 
@@ -324,3 +325,48 @@ def test_a_task_that_waits_and_a_context_variable(shell):
     # The test's own frame holds the task as well.
     assert found[BYTES + 20].path.endswith("(coroutine serve, local `buffer`)")
     assert found[BYTES + 4].path == "context variable `current_batch`"
+
+
+def test_a_long_way_is_cut_in_its_middle_and_takes_no_recursion(shell):
+    code = """
+    class Node:
+        def __init__(self, value, rest): self.value, self.rest = value, rest
+    chain = None
+    for number in range(20_000):
+        chain = Node(torch.ones(N) if number == 0 else None, chain)
+    deep = torch.ones(N + 6)
+    for _ in range(20_000):
+        deep = [deep]
+    wide = list(range(1_000_000)) + [torch.ones(N + 7)]
+    """
+    run(shell, code)
+    found = {s.size: s.holders[0].path for s in who_holds(shell, budget=60, quick=True).storages}
+    assert re.fullmatch(r"chain …(\.rest)+\.value", found[BYTES])
+    assert len(found[BYTES]) < 250
+    assert re.fullmatch(r"deep …(\[0\])+", found[BYTES + 24])
+    assert found[BYTES + 28] == "wide[1000000]"
+    # Linked objects go one by one, each inside the other's end.
+    while shell.user_ns["chain"] is not None:
+        shell.user_ns["chain"] = shell.user_ns["chain"].rest
+
+
+def test_objects_that_lie_about_themselves(shell):
+    code = """
+    class Liar:
+        @property
+        def __class__(self): return torch.Tensor
+        @property
+        def __dict__(self): raise KeyError("nobody asked")
+        def __getattr__(self, name): return getattr(self, name + "x")
+        def __len__(self): raise KeyError("nobody asked")
+        def __hash__(self): return 1
+        def __eq__(self, other): raise KeyError("nobody asked")
+    class Keyed(dict):
+        def __iter__(self): raise KeyError("nobody asked")
+        def items(self): raise KeyError("nobody asked")
+        def values(self): raise KeyError("nobody asked")
+    liar = Liar()
+    box = Keyed({liar: [torch.ones(N)]})
+    """
+    run(shell, code)
+    assert find(shell, quick=True).holders[0].path == "box[<Liar>][0]"

@@ -43,8 +43,8 @@ def run(shell: Shell, code: str) -> None:
     exec(compile(textwrap.dedent(code), "<cell>", "exec"), shell.user_ns)  # noqa: S102 - stands for a cell
 
 
-def find(shell: Shell, size: int = COUNT * 4):
-    found = [storage for storage in who_holds(shell, budget=30).storages if storage.size == size]
+def find(shell: Shell, size: int = COUNT * 4, *, quick: bool = True):
+    found = [storage for storage in who_holds(shell, budget=30, quick=quick).storages if storage.size == size]
     assert len(found) == 1, found
     return found[0]
 
@@ -103,7 +103,7 @@ def test_categories_of_a_training_step(shell):
         opt.step()
         """,
     )
-    scan = who_holds(shell, budget=30)
+    scan = who_holds(shell, budget=30, quick=True)
     found = {storage.holders[0].path: storage.category for storage in scan.storages if storage.size == COUNT * 4}
     assert found == {
         "model.weight": Category.PARAMETER,
@@ -122,7 +122,7 @@ def test_graph_behind_a_scalar_is_followed(shell):
         total = (w.sum() * torch.ones({COUNT})).exp().sum()
         """,
     )
-    scan = who_holds(shell, budget=30)
+    scan = who_holds(shell, budget=30, quick=True)
     kept = [storage for storage in scan.storages if storage.size == COUNT * 4]
     assert kept
     for storage in kept:
@@ -130,7 +130,7 @@ def test_graph_behind_a_scalar_is_followed(shell):
         assert storage.holders[0].kind is HolderKind.GRAPH
         assert storage.holders[0].path.startswith("total.grad_fn → ")
     run(shell, "total.backward()")
-    assert not [storage for storage in who_holds(shell, budget=30).storages if storage.size == COUNT * 4]
+    assert not [storage for storage in who_holds(shell, budget=30, quick=True).storages if storage.size == COUNT * 4]
 
 
 def test_checkpoint_is_not_run_again_by_looking(shell):
@@ -147,7 +147,7 @@ def test_checkpoint_is_not_run_again_by_looking(shell):
         y = checkpoint(block, x, use_reentrant=False).sum()
         """,
     )
-    who_holds(shell, budget=30)
+    who_holds(shell, budget=30, quick=True)
     assert len(shell.user_ns["calls"]) == 1
 
 
@@ -166,7 +166,7 @@ def test_reference_cycle_is_late_not_lost(shell):
             Net()
             """,
         )
-        holder = find(shell).holders[0]
+        holder = find(shell, quick=False).holders[0]
         assert holder.kind is HolderKind.CYCLE
         assert "Net.fn.__self__ → Net" in holder.path
         assert [(step.step, step.tensors) for step in release(shell) if step.tensors] == [
@@ -188,7 +188,7 @@ def test_last_error_keeps_locals_until_released(shell):
     holder = find(shell).holders[0]
     assert holder.kind is HolderKind.LAST_ERROR
     assert holder.path == "last error: ValueError in train(), local `acts`"
-    assert "%gpumem_free" in describe_scan(who_holds(shell, budget=30))
+    assert "%gpumem_free" in describe_scan(who_holds(shell, budget=30, quick=True))
     steps = release(shell)
     assert steps[1].step == "last error"
     assert steps[1].tensors == {"cpu": COUNT * 4}
@@ -242,7 +242,7 @@ def test_function_that_runs_on_another_thread(shell):
     thread.start()
     entered.wait(30)
     try:
-        holder = find(shell).holders[0]
+        holder = find(shell, quick=False).holders[0]
     finally:
         leave.set()
         thread.join()
@@ -256,7 +256,7 @@ def test_imported_module(shell, monkeypatch):
     module = types.ModuleType("helpers_of_the_user")
     module.cache = {"a": torch.ones(COUNT)}  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    holder = find(shell).holders[0]
+    holder = find(shell, quick=False).holders[0]
     assert (holder.kind, holder.path) == (HolderKind.MODULE, "module helpers_of_the_user: cache['a']")
 
 
