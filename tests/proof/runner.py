@@ -7,11 +7,13 @@ import json
 import os
 import re
 import subprocess
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
@@ -82,10 +84,13 @@ class Result:
     seconds: float
 
 
-async def _run(case: Case, device: str, folder: Path) -> dict[str, Any]:
+async def _run(case: Case, device: str, folder: Path, sockets: str) -> dict[str, Any]:
     notebook = new_notebook()
+    # Sockets with names: two kernels that start at once may choose the same free port.
+    manager = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=f"{sockets}/k")
     client = NotebookClient(
         notebook,
+        km=manager,
         timeout=120,
         kernel_name="python3",
         allow_errors=True,
@@ -95,7 +100,9 @@ async def _run(case: Case, device: str, folder: Path) -> dict[str, Any]:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     text: list[str] = []
     kernel = client.async_setup_kernel(
-        env={"OMP_NUM_THREADS": "1", **inherited, "PYTHONPATH": path}, stderr=subprocess.DEVNULL
+        cleanup_kc=True,  # as it does with a manager of its own
+        env={"OMP_NUM_THREADS": "1", **inherited, "PYTHONPATH": path},
+        stderr=subprocess.DEVNULL,
     )
     async with kernel:
 
@@ -139,7 +146,8 @@ def prove(case: Case, device: str, folder: Path) -> Result:
     """
     began = time.monotonic()
     try:
-        said = asyncio.run(_run(case, device, folder))
+        with tempfile.TemporaryDirectory() as sockets:  # a short path: a socket's has at most some hundred characters
+            said = asyncio.run(_run(case, device, folder, sockets))
     except Exception as error:  # noqa: BLE001 - a row of the table
         answer, problem = "", f"{type(error).__name__}: {error}"
         return Result(case, passed=False, answer=answer, problem=problem, seconds=time.monotonic() - began)
