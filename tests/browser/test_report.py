@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytest.importorskip("torch", reason="a measured cell needs torch")
 pytestmark = pytest.mark.timeout(180)
 
-LOAD = "%load_ext gpumem_magic\nimport time\nimport torch"
+LOAD = "%load_ext gpumem_magic\nimport os\nimport time\nimport torch"
 MEASURED = """%%gpumem --export kept.gpumem.html
 kept = [torch.ones(1024, 256) for _ in range(3)]
 for size in (1, 2, 3, 4):
@@ -36,7 +36,8 @@ LONG = """%%gpumem
 held = []
 for _ in range(8):
     held.append(torch.ones(1024, 1024))
-    time.sleep(0.4)"""
+while not os.path.exists("seen"):
+    time.sleep(0.1)"""
 KEPT_S = 30_000
 
 
@@ -98,6 +99,7 @@ def test_a_long_cell_has_a_live_line_that_the_report_replaces(jupyter, page: Pag
     page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
     expect(outputs(page, 1).last).to_contain_text(re.compile(r"host used \d.* of \d.* GiB"), timeout=KEPT_S)
     shoot(page, f"{jupyter.app}-live")
+    (jupyter.root / "seen").touch()
     expect(outputs(page, 1).last).to_contain_text("Peak 32.0 MiB", timeout=KEPT_S)
     expect(outputs(page, 1).filter(visible=True)).to_have_count(1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nbformat
@@ -15,7 +16,10 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+
+# What a cell writes when it has come so far; `press_stop_there` waits for it.
+THERE = "open('there', 'w').close()"
 
 
 class Kernel:
@@ -42,6 +46,14 @@ class Kernel:
     def stop(self) -> None:
         self.loop.run_until_complete(self._context.__aexit__(None, None, None))
         self.loop.close()
+
+    async def press_stop_there(self, client: Any) -> None:
+        """Interrupt the cell that runs once it has written `THERE`, however long that takes."""
+        mark = Path(self.client.resources["metadata"]["path"]) / "there"
+        while not mark.exists():  # noqa: ASYNC110 -- another process's file, not an event of this loop
+            await asyncio.sleep(0.05)
+        mark.unlink()
+        await client.km.interrupt_kernel()
 
     def run(self, source: str, during: Any = None) -> Cell:
         """Execute one cell; `during` is awaited beside it."""
@@ -135,6 +147,12 @@ def fresh_kernel(tmp_path: Path) -> Iterator[Kernel]:
     running.start()
     yield running
     running.stop()
+
+
+@pytest.fixture
+def there() -> str:
+    """The code with which a cell says that it may be interrupted; see `Kernel.press_stop_there`."""
+    return THERE
 
 
 @pytest.fixture

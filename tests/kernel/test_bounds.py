@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 ALLOWED = 50_000
@@ -13,18 +11,15 @@ while True:
     torch.empty(1)
     made += 1
     unwatched += not torch._C._autograd._profiler_enabled()
+    if unwatched == 1000:
+        THERE
 """
 
 
-async def press_stop(client, after):
-    await asyncio.sleep(after)
-    await client.km.interrupt_kernel()
-
-
 @pytest.mark.parametrize("time", ["first", "second", "third"])
-def test_an_endless_loop_of_tensors_is_watched_only_so_far(kernel, time):
+def test_an_endless_loop_of_tensors_is_watched_only_so_far(kernel, there, time):
     """The profiler is off long before the button is pressed, and what it held was near the limit."""
-    cell = kernel.run(FLOOD, during=lambda client: press_stop(client, 3.0))
+    cell = kernel.run(FLOOD.replace("THERE", there), during=kernel.press_stop_there)
     assert cell.kinds == ["KeyboardInterrupt", "report"], time
     assert "only the first 50,000 events were kept; --max-entries 100000 keeps more" in cell.report
     numbers = kernel.run("[made, unwatched]")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from importlib.metadata import version
 from typing import Any
 
@@ -61,12 +60,8 @@ def test_errors_awaits_and_other_magics_are_the_cells_own(auto):
     assert auto.run("%%gpumem --nonsense\n1").kinds[-1] != "report"
 
 
-def test_an_interrupted_cell_gets_its_line(auto):
-    async def press_stop(client):
-        await asyncio.sleep(1.5)
-        await client.km.interrupt_kernel()
-
-    cell = auto.run(f"import time\nheld = {MIB}\ntime.sleep(60)", during=press_stop)
+def test_an_interrupted_cell_gets_its_line(auto, there):
+    cell = auto.run(f"import time\nheld = {MIB}\n{there}\ntime.sleep(600)", during=auto.press_stop_there)
     assert cell.kinds == ["KeyboardInterrupt", "report"]
     assert "stayed 1.00 MiB" in cell.report
 

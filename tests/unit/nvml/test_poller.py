@@ -20,7 +20,7 @@ class Watcher:
     def __init__(self, session, interval=0.02):
         self.looks = True
         self.enough = math.inf
-        self.readings = []
+        self.readings: list[Reading] = []
         self.arrived = threading.Condition()
         self.poller = Poller(
             Reader(session),
