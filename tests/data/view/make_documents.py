@@ -208,7 +208,7 @@ def gap():
 
 def by_kind(timeline, pick):
     """Sum what is alive after a change by size, duration and stream, by the classes that the format names."""
-    sums = {"bySize": {}, "byLifetime": {}, "byStream": {}}
+    sums: dict[str, dict[str, int]] = {"bySize": {}, "byLifetime": {}, "byStream": {}}
     for number in range(timeline.lifetimes):
         start, end = int(timeline.start[number]), int(timeline.end[number])
         if start > pick or (end >= 0 and end <= pick):

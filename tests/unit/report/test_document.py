@@ -20,6 +20,7 @@ from gpumem_magic._errors import SnapshotError
 from gpumem_magic.analysis.leaks.model import Growth, Leak, LeakLine, Once
 from gpumem_magic.report.container import decode, encode
 from gpumem_magic.report.document import detail_document, view_document
+from gpumem_magic.report.report import Report
 from gpumem_magic.report.sums import sum_arrays
 
 DATA = Path(make_documents.HERE)
@@ -47,7 +48,7 @@ def test_the_shared_fixtures_are_what_this_code_writes(name):
 
 
 def test_counts_are_written_in_the_fewest_bytes_that_hold_them():
-    columns = {
+    columns: dict[str, np.ndarray] = {
         "a": np.array([0, 255], np.uint32),
         "b": np.array([256], np.uint32),
         "c": np.array([1 << 16], np.uint32),
@@ -108,16 +109,23 @@ def test_an_aggregated_document_keeps_exact_totals_within_its_limit():
 
 @pytest.mark.parametrize("name", ["lm_growing.c1", "streams.c0"])
 def test_sums_are_exact_by_everything_that_a_picture_can_be_coloured_by(name):
-    source = read_snapshot(RECORDINGS / f"{name}.pickle.xz").analysis
+    report = read_snapshot(RECORDINGS / f"{name}.pickle.xz")
+    assert isinstance(report, Report)
+    source = report.analysis
     device = source.devices[0]
     timeline, categories = device.timeline, device.categories
+    assert categories is not None
     data = view_document(source, 24_000 if name == "lm_growing.c1" else 1_600)
     reader = Reader(data)
     rest = reader.device["timeline"]["rest"]
     assert rest["lifetimes"] > 0
     value = reader.arrays["rest.value"].reshape(-1, rest["bins"])
     edges = (reader.arrays["rest.t"] + reader.device["startUs"]).astype(np.int64)[1:]
-    truths = {"category": categories.category, "module": categories.module, "stream": timeline.stream}
+    truths: dict[str, np.ndarray] = {
+        "category": categories.category,
+        "module": categories.module,
+        "stream": timeline.stream,
+    }
     single = {"category": reader.arrays["category"] & 0x7F, "module": reader.arrays["module"]}
     for at in range(0, rest["bins"], max(rest["bins"] // 7, 1)):
         change = int(np.searchsorted(timeline.time_us, edges[at], "right")) - 1
@@ -139,7 +147,8 @@ def test_too_many_kinds_give_up_what_says_least_but_no_bytes():
     arrays, summary = sum_arrays(replace(device, categories=categories), keep, 64, "")
     assert set(arrays["rest.module"].tolist()) == {0xFFFF}
     assert 0xFF not in arrays["rest.size"]
-    totals = arrays["rest.value"].reshape(-1, summary["bins"]).sum(axis=0)
+    totals = arrays["rest.value"].reshape(len(arrays["rest.module"]), -1).sum(axis=0)
+    assert len(totals) == summary["bins"]
     last = np.searchsorted(device.timeline.time_us, arrays["rest.t"][1:] + device.start_us, "right")
     assert totals.astype(np.int64).tolist() == device.timeline.allocated[last].tolist()
 

@@ -14,6 +14,7 @@ from gpumem_magic.cli import main
 from gpumem_magic.report.container import decode
 from gpumem_magic.report.interchange import exported
 from gpumem_magic.report.questions import Questions
+from gpumem_magic.report.report import Report
 
 DATA = Path(make_documents.HERE)
 RECORDINGS = DATA.parent / "recordings"
@@ -127,6 +128,7 @@ def test_the_command_writes_both_from_a_snapshot_and_from_a_report(tmp_path, cap
 
 def test_a_report_saves_by_the_name_and_a_view_may_ask(tmp_path):
     report = read_snapshot(RECORDINGS / "streams.c0.pickle.xz")
+    assert isinstance(report, Report)
     target = report.save(tmp_path / "a.speedscope.json")
     assert json.loads(target.read_text("utf-8"))["profiles"]
     with pytest.raises(ExportError, match="exists"):
