@@ -24,6 +24,7 @@ __all__ = ["with_bounds"]
 _MOST_LOOKED_AT = 5000
 _STEP = re.compile(r"\.(\w+)|\[('[^']*'|\d+)\]")
 _CACHE: Any = type(functools.lru_cache(lambda: None))
+_MAXLEN: Any = deque.__dict__["maxlen"]
 
 
 def with_bounds(scan: HolderScan, space: Mapping[str, object]) -> HolderScan:
@@ -82,8 +83,10 @@ def _step(value: object, step: re.Match[str]) -> object:
 
 
 def _bound(value: Any) -> Bound | None:
-    if isinstance(value, deque) and value.maxlen is not None:
-        return Bound(deque.__len__(value), value.maxlen)
+    # Never isinstance(), which asks the object's own __class__.
+    if issubclass(type(value), deque):
+        most = _MAXLEN.__get__(value)
+        return None if most is None else Bound(deque.__len__(value), most)
     if type(value) is _CACHE:
         _, _, most, count = value.cache_info()
         return None if most is None else Bound(count, most)

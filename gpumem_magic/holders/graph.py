@@ -89,7 +89,7 @@ class GraphWalk:
                     self.packed.append(Packed(value, f"{text}, packed by a hook"))
         # A custom Function's ctx: what forward() stored as plain attributes lives as long as the graph.
         attributes = getattr(node, "__dict__", None)
-        for name, value in attributes.items() if type(attributes) is dict else ():
+        for name, value in list(attributes.items()) if type(attributes) is dict else ():
             if self._torch.is_tensor(type(value)):
                 found.append(Saved(value, f"{kind} attribute `{name}`", count))
             elif type(value) not in _SIMPLE:

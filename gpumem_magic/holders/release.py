@@ -107,7 +107,8 @@ def _measure(torch: Torch | None) -> tuple[dict[str, int], dict[str, int]]:
     cuda = torch.module.cuda
     held = {f"cuda:{index}": int(cuda.memory_allocated(index)) for index in _contexts(torch)}
     reserved = {f"cuda:{index}": int(cuda.memory_reserved(index)) for index in _contexts(torch)}
-    storages = {torch.storage(tensor) for tensor in live_tensors(torch)}
+    with torch.undisturbed():
+        storages = {torch.storage(tensor) for tensor in live_tensors(torch)}
     on_cpu = sum(key.size for key in storages if key is not None and key.device == "cpu")
     if on_cpu:
         held["cpu"] = on_cpu

@@ -14,14 +14,15 @@ from gpumem_magic.holders.suspended import locals_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["OWN_PACKAGE", "Root", "function_roots", "module_roots", "namespace_roots"]
+__all__ = ["COMPILERS", "OWN_PACKAGE", "Root", "function_roots", "module_roots", "namespace_roots"]
 
 # IPython's own names in the user's namespace: inputs are text, the others its machinery.
 _NOT_THE_USERS = re.compile(r"_i{1,3}|_i\d+|_ih|_dh|_oh|In|Out|get_ipython|exit|quit|open|__\w+__")
 _OUTPUT = re.compile(r"_{1,3}|_\d+")
 # What torch.compile puts into the globals of the code that it compiled.
 _COMPILED = re.compile(r"__compiled_fn_\d|__resume_at_\d|__transformed_code_\d")
-_COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch._guards", "torch.fx")
+#: Modules of torch.compile, which keep graphs and constants of what was compiled.
+COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch._guards", "torch.fx")
 _SHORT = 24
 _LIBRARIES = ("site-packages", "dist-packages", "/lib/python", "\\Lib\\")
 OWN_PACKAGE = __name__.partition(".")[0]
@@ -110,7 +111,7 @@ def module_roots() -> Iterator[Root]:
     ]
     modules.sort(key=lambda item: "site-packages" in str(getattr(item[1], "__file__", None) or "/lib/python"))
     for name, module in modules:
-        is_compiler = name.startswith(_COMPILERS)
+        is_compiler = name.startswith(COMPILERS)
         for attribute, value in list(vars(module).items()):
             if is_compiler or _COMPILED.match(attribute):
                 yield _compiled(name, attribute, value)

@@ -15,7 +15,7 @@ from gpumem_magic.holders.edges import describe_chain
 from gpumem_magic.holders.errors import error_roots
 from gpumem_magic.holders.graph import GraphWalk
 from gpumem_magic.holders.model import Category, Holder, HolderKind, HolderScan, Storage
-from gpumem_magic.holders.roots import Root, function_roots, module_roots, namespace_roots
+from gpumem_magic.holders.roots import COMPILERS, Root, function_roots, module_roots, namespace_roots
 from gpumem_magic.holders.running import running_roots, waiting_roots
 from gpumem_magic.holders.tensors import form, live_tensors, loaded_torch
 from gpumem_magic.holders.walk import Walk
@@ -42,9 +42,7 @@ _MOST_GRAPH_CYCLES = 8
 _FEW_NODES = 8
 
 _CYCLES = frozenset({"cycle", "unsure"})
-_COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch._guards", "torch.fx")
-
-_COMPILED_MODULES = tuple(f"module {name}" for name in _COMPILERS)
+_COMPILED_MODULES = tuple(f"module {name}" for name in COMPILERS)
 
 _UNKNOWN = Holder(HolderKind.UNKNOWN, "no Python object found: a library, a captured graph or C++ code", "")
 
@@ -156,6 +154,8 @@ class _Scan:
         self._walk.run([*self._local, *namespace_roots(self._shell), *error_roots(self._shell)])
         self._name_reached()
         self._name_saved()
+        # Other libraries' objects are compared with every tensor, also with those that this scan is not about.
+        self._found = {key: entry for key, entry in self._found.items() if entry.holders}
         return self._finish()
 
     def _keep_out_namespaces(self) -> None:
@@ -309,7 +309,7 @@ class _Scan:
             return Holder(HolderKind.CYCLE, text, "reference cycle")
         top = above.chain[0]
         if above.kind == "outside":
-            if str(type(top).__module__).startswith(_COMPILERS):
+            if str(type(top).__module__).startswith(COMPILERS):
                 return Holder(HolderKind.COMPILE_CACHE, f"torch.compile's cache: {above.path}", "torch.compile's cache")
             text = f"{above.path}, which only C code holds (atexit, an autograd hook, another library)"
             return Holder(HolderKind.OUTSIDE, text, type(top).__name__)

@@ -20,7 +20,7 @@ class StorageWitness:
     Parameters
     ----------
     tensor
-        A tensor that has a storage of its own.
+        A tensor that has a storage of its own, or such a storage.
 
     Raises
     ------
@@ -54,7 +54,11 @@ class StorageWitness:
 
 
 def _storage(tensor: Any) -> Any:
+    """Return the storage of a tensor, or the bare storage that it is; None when there is none."""
     torch = loaded_torch()
-    if torch is None or tensor is None or torch.storage(tensor) is None:
+    if torch is None or tensor is None:
         return None
-    return torch.tensor_type.untyped_storage(tensor)
+    with torch.undisturbed():
+        if torch.storage(tensor) is None:
+            return None
+        return tensor if type(tensor) is torch.storage_type else torch.tensor_type.untyped_storage(tensor)

@@ -44,3 +44,11 @@ def test_a_functools_cache_with_a_size():
     bounded, endless = functools.lru_cache(maxsize=5)(make), functools.lru_cache(maxsize=None)(make)
     bounded(), endless()
     assert bounds(bounded=bounded, endless=endless) == {"bounded": Bound(1, 5)}
+
+
+def test_no_code_of_a_users_class_is_asked_what_it_is():
+    def loud(_self):
+        raise RuntimeError("the user's own code ran")
+
+    kind = type("Loud", (Agent,), {"__class__": property(loud)})
+    assert bounds(loud=kind(7)) == {"loud.memory": Bound(1, 7)}

@@ -114,7 +114,8 @@ def test_a_cycle_that_the_collector_cannot_free(shell, code):
 
 
 def test_a_quick_scan_looks_at_the_notebooks_names_alone(shell):
-    run(shell, "x = torch.ones(N)\nhidden = None")
+    # An array's address is compared with all tensors, which makes them no part of what is told.
+    run(shell, "x = torch.ones(N)\nhidden = None\nimport numpy\narray = numpy.zeros(9)")
     aside = torch.ones(7)
     found = who_holds(shell, quick=True)
     assert [(s.size, s.holders[0].path) for s in found.storages] == [(BYTES, "x")]
@@ -144,6 +145,30 @@ def test_a_storage_is_recognised_by_itself_not_by_its_tensor_or_place():
     assert not witness.is_of(tensor)
     with pytest.raises(ValueError, match="no tensor with a storage"):
         StorageWitness(torch.empty(0))
+
+
+def test_a_storage_without_a_tensor_is_recognised():
+    tensor = torch.ones(64)
+    storage = tensor.untyped_storage()
+    witness = StorageWitness(storage)
+    assert witness.is_of(tensor)
+    del tensor
+    assert witness.is_of(storage)
+    del storage
+    assert witness.is_gone()
+
+
+def test_measuring_and_recognising_run_no_code_of_a_users_class(shell):
+    class Loud(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, *_arguments):
+            raise KeyError("nobody asked")
+
+    loud = torch.ones(COUNT).as_subclass(Loud)
+    assert StorageWitness(loud).is_of(loud)
+    run(shell, "x = torch.ones(N)")
+    steps = {step.step: step.tensors for step in release(shell, variables=["x"])}
+    assert steps["variables x"] == {"cpu": BYTES}
 
 
 def test_graphs_in_a_list_count_together(shell):
