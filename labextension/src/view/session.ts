@@ -74,7 +74,7 @@ export class Session {
   deviceIndex = -1;
   /** A kernel that answers questions, while there is one. */
   ask: AskChannel | null = null;
-  /** Bytes that the scale reaches at least: another picture beside this one shares it. */
+  /** Bytes that the scale reaches where another picture beside this one shares it; 0: its own reach. */
   floor: () => number = () => 0;
   #folds: Fold[] = [];
   #banding!: Banding;

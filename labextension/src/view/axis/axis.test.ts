@@ -110,5 +110,7 @@ describe('viewport', () => {
 
 test('ticks are round', () => {
   expect(decimalTicks(0, 95, 5).ticks).toEqual([0, 20, 40, 60, 80]);
+  // Counts have no tenths, and a step of 0.1 would hit no whole number exactly.
+  expect(decimalTicks(311_233.6, 311_235.4, 12, 1).ticks).toEqual([311_234, 311_235]);
   expect(byteTicks(3.5 * 2 ** 30, 4)).toEqual([0, 1, 2, 3, 4].map(g => g * 2 ** 30));
 });

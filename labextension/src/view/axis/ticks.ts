@@ -1,10 +1,10 @@
 /** Round numbers along both axes. */
 
-/** Ticks at 1, 2 or 5 × 10^k between two values, about `count` of them. */
-export function decimalTicks(from: number, to: number, count: number): { ticks: number[]; step: number } {
+/** Ticks at 1, 2 or 5 × 10^k between two values, about `count` of them and no closer than `least`. */
+export function decimalTicks(from: number, to: number, count: number, least = 0): { ticks: number[]; step: number } {
   const span = to - from;
   if (!(span > 0)) return { ticks: [], step: 1 };
-  const raw = span / Math.max(1, count);
+  const raw = Math.max(span / Math.max(1, count), least);
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = ([1, 2, 5, 10].find(m => m * power >= raw) ?? 10) * power;
   const ticks: number[] = [];

@@ -86,13 +86,18 @@ function foldLabels(pen: Pen, layout: Layout, viewport: Viewport): { left: numbe
   return out;
 }
 
+const changeText = (count: number): string => (count === 0 ? 'change 0' : formatCount(count));
+
 /** Ticks in every unfolded stretch: round in time, even where the axis is not. */
 function rulerTicks(viewport: Viewport, width: number): { u: number; text: string }[] {
   const { axis } = viewport;
   const count = Math.max(2, width / TICK_PX);
   if (axis.kind === 'event') {
-    const { ticks } = decimalTicks(viewport.fromU, viewport.toU, count);
-    return ticks.filter(Number.isInteger).map(u => ({ u, text: u === 0 ? 'change 0' : formatCount(u) }));
+    const { ticks } = decimalTicks(viewport.fromU, viewport.toU, count, 1);
+    if (ticks.length > 0) return ticks.map(u => ({ u, text: changeText(u) }));
+    // So close that no whole number is in view: between which changes is told all the same.
+    const middle = (viewport.fromU + viewport.toU) / 2;
+    return [{ u: middle, text: changeText(Math.round(middle)) }];
   }
   const { step } = decimalTicks(0, viewport.spanU, count);
   const out: { u: number; text: string }[] = [];

@@ -34,7 +34,7 @@ export interface Scene {
   emphasis: ReadonlySet<number> | null;
   /** Pixel columns per CSS pixel: the screen's density. */
   density: number;
-  /** Bytes that the scale reaches at least. */
+  /** Bytes that the scale reaches, agreed with a second picture; 0 where there is none. */
   floor: number;
 }
 
@@ -60,7 +60,7 @@ export function drawPicture(pen: Pen, width: number, height: number, scene: Scen
   const { plot } = layout;
   const columns = sampleColumns(curves, viewport, Math.min(MOST_COLUMNS, Math.round(plot.width * scene.density)));
   if (scene.unfiltered) widenToEnvelope(columns, curves, viewport);
-  const { most, above } = reachOf(scene, Math.max(columns.most, scene.floor));
+  const { most, above } = reachOf(scene, columns.most, scene.floor);
   const scale = new Scale(most, plot, scene.log);
   pen.fillStyle = colours.background;
   pen.fillRect(0, 0, width, height);
@@ -81,14 +81,18 @@ export function drawPicture(pen: Pen, width: number, height: number, scene: Scen
   return { layout, scale, columns, viewport, curves, singles, above };
 }
 
-/** Bytes that the scale reaches for a stack of a height, and the lines that lie above that. */
+/**
+ * Bytes that the scale reaches for a stack of a height, and the lines that lie above that. Where two pictures share a
+ * scale, `shared` is what they agreed on, over 0: then no line of one of them lifts that one alone.
+ */
 export function reachOf(
   scene: Pick<Scene, 'lines' | 'reach' | 'viewport'>,
-  stack: number
+  stack: number,
+  shared = 0
 ): { most: number; above: Line[] } {
   const above: Line[] = [];
-  let most = stack;
-  for (const line of scene.lines) {
+  let most = Math.max(stack, shared);
+  for (const line of shared > 0 ? [] : scene.lines) {
     const value = mostInView(line, scene.viewport);
     if (scene.reach.has(line.name) || stack === 0 || value <= stack * REACH) most = Math.max(most, value);
   }

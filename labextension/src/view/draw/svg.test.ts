@@ -1,24 +1,33 @@
 import { expect, test } from 'vitest';
 import { randomDocument } from '../../testing/documents';
-import { timeAxis } from '../axis/axis';
+import { type Axis, eventAxis, timeAxis } from '../axis/axis';
 import { Viewport } from '../axis/viewport';
 import { makeBanding } from '../model/bands';
 import { Curves } from '../model/curves';
 import { LiveIndex } from '../model/live';
 import { readRecording } from '../model/steps';
+import type { Line } from './lines';
 import { LIGHT } from './palette';
-import { drawPicture } from './picture';
+import { drawPicture, type Frame, type Scene } from './picture';
 import { SvgPen } from './svg';
 
 const { document } = randomDocument(5, 1000);
 const recording = readRecording(document, 0);
 
-function draw(zoom: number): string {
-  const viewport = new Viewport(timeAxis(recording.steps.time, recording.spanUs, [])).zoom(zoom, 0.5);
+const banding = makeBanding(recording, document.header, 'line');
+const line = (value: number): Line => ({
+  name: 'reserved',
+  shape: 'constant',
+  times: new Float64Array(1),
+  values: Float64Array.of(value),
+  most: value
+});
+
+function frame(axis: Axis, zoom: number, more: Partial<Scene> = {}): { drawn: Frame; svg: string } {
+  const viewport = new Viewport(axis).zoom(zoom, 0.5);
   const pen = new SvgPen(900, 320);
-  const banding = makeBanding(recording, document.header, 'line');
   const region = { name: '<b> & "шаг"', fromUs: 0, toUs: recording.spanUs, row: 0, cell: null };
-  drawPicture(pen, 900, 320, {
+  const drawn = drawPicture(pen, 900, 320, {
     curves: new Curves(recording, banding),
     live: new LiveIndex(recording),
     viewport,
@@ -33,10 +42,14 @@ function draw(zoom: number): string {
     colours: LIGHT,
     emphasis: null,
     density: 1,
-    floor: 0
+    floor: 0,
+    ...more
   });
-  return pen.toString();
+  return { drawn, svg: pen.toString() };
 }
+
+const time = timeAxis(recording.steps.time, recording.spanUs, []);
+const draw = (zoom: number): string => frame(time, zoom).svg;
 
 test.each([1, 40])('a picture at zoom %i is well-formed XML with the same shapes as on screen', zoom => {
   const parsed = new DOMParser().parseFromString(draw(zoom), 'image/svg+xml');
@@ -46,4 +59,25 @@ test.each([1, 40])('a picture at zoom %i is well-formed XML with the same shapes
   expect(parsed.querySelectorAll('path').length).toBeGreaterThan(10);
   expect(parsed.querySelectorAll('path').length).toBeLessThan(10_000);
   expect(draw(zoom)).not.toContain('NaN');
+});
+
+test('two pictures of one scale have one scale, however far up a line of one of them is', () => {
+  const { most } = frame(time, 1).drawn.columns;
+  // Within reach of the other's line, though not of the stack: it may not lift this picture alone.
+  const shared = most * 2;
+  const a = frame(time, 1, { lines: [line(most * 2)], floor: shared }).drawn;
+  const b = frame(time, 1, { lines: [line(most * 4)], floor: shared }).drawn;
+  expect(b.scale.top).toBe(a.scale.top);
+  expect([a.above.length, b.above.length]).toEqual([0, 1]);
+});
+
+test('the axis of changes is labelled at every zoom', () => {
+  const axis = eventAxis(recording.steps.time, recording.spanUs);
+  const closest = new Viewport(axis).zoom(1e6, 0.5);
+  // Half a change wide: one of the two has no whole number in it.
+  for (const viewport of [new Viewport(axis), new Viewport(axis).zoom(500, 0.5), closest, closest.pan(1)]) {
+    const parsed = new DOMParser().parseFromString(frame(axis, 1, { viewport }).svg, 'image/svg+xml');
+    const texts = [...parsed.querySelectorAll('text')].map(text => text.textContent ?? '');
+    expect(texts.filter(text => /^(change 0|[\d,]+)$/.test(text))).not.toEqual([]);
+  }
 });
