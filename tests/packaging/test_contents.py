@@ -180,6 +180,7 @@ def test_the_source_distribution_holds_sources_and_built_files(sdist):
         "pyproject.toml",
     } <= set(sdist)
     assert not any(name.startswith("tests/") for name in sdist)
+    assert [name for name in sdist if name.endswith(".ipynb")] == ["notebooks/quickstart.ipynb"]
 
 
 def test_a_wheel_from_the_source_distribution_needs_no_node(built):
