@@ -95,8 +95,11 @@ def describe_future(parent: Any, child: object) -> str | None:
 
 def running_frames() -> Iterator[tuple[int, types.FrameType]]:
     """Yield the frames of functions that run now, with the number of their thread, the innermost first."""
-    for thread, frame in list(sys._current_frames().items()):  # noqa: SLF001 - the documented way to see other threads
-        current: types.FrameType | None = frame
+    pending = list(sys._current_frames().items())  # noqa: SLF001 - the documented way to see other threads
+    current: types.FrameType | None = None
+    while pending:
+        # The first is this very frame: a variable that kept it would be a cycle, with all that its callers hold.
+        thread, current = pending.pop()
         while current is not None:
             yield thread, current
             current = current.f_back
