@@ -286,7 +286,8 @@ def analyse_trace(trace: Trace, title: str = "snapshot") -> Analysis:
     elif shown:
         held = sum(device.headline.allocated_after or 0 for device in shown)
         state = f"{format_bytes(held)} are allocated in the snapshot's final state"
-        text = f"No events: {state}; record with a history to see more."
+        none = "No event changes what is allocated" if any(device.events for device in shown) else "No events"
+        text = f"{none}: {state}; record with a history to see more."
     else:
         text = "Nothing to show: the snapshot is empty."
     return Analysis(

@@ -109,6 +109,9 @@ export class Session {
     this.regions = placed.regions;
     this.regionRows = placed.rows;
     this.#banding = makeBanding(recording, this.document.header, this.colorBy, this.log);
+    const { time, count } = recording.steps;
+    // Without times (torch before 2.3) there is only an order, and all of it would stand in one column.
+    if (count > 1 && time[0] === time[count - 1]) this.axisKind = 'event';
     const axis = this.#makeAxis(recording);
     this.source = {
       document: this.document,

@@ -187,6 +187,22 @@ test.each([0, 1])('a recording of %i changes is drawn', async changes => {
   expect(await view.show(bytes)).toBe(true);
 });
 
+test('a recording without times is drawn by its order, and took nobody knows how long', async () => {
+  const truth = randomTruth(3, 200);
+  truth.times.fill(0);
+  const device = makeDevice(
+    truth,
+    [0, 1, 2, 3, 4].map(k => makeGroup(k)),
+    { startUs: 0, endUs: 0 }
+  );
+  await view.show(encode(makeHeader([device]), timelineArrays(truth)));
+  expect(one('select[aria-label=Axis]')).toHaveProperty('value', 'event');
+  expect(numbers().took).toBe('?');
+  await view.show(randomDocument(3, 200).bytes);
+  expect(one('select[aria-label=Axis]')).toHaveProperty('value', 'time');
+  expect(numbers().took).not.toBe('?');
+});
+
 test('sums of small allocations are said to be sums', async () => {
   await view.show(fixture('aggregated'));
   expect(one('.foot').textContent).toMatch(

@@ -12,7 +12,7 @@ import pytest
 from gpumem_magic.analysis import analyse, analyse_trace
 from gpumem_magic.analysis.diff import compare, side_of
 from gpumem_magic.recording.model import Cell, DeviceReading, Marks, Note, Outcome, Recording, SourceKind
-from gpumem_magic.trace.model import Trace
+from gpumem_magic.trace.model import Action, Trace
 from gpumem_magic.trace.reader import read_trace
 
 DATA = Path(__file__).parents[2] / "data" / "recordings"
@@ -169,6 +169,19 @@ def test_a_snapshot_without_events():
     assert not analysis.drawable
     assert analysis.sentence.startswith("No events: ")
     assert analysis.devices[0].headline.allocated_after == 68157440
+
+
+def test_an_event_that_the_end_contradicts_is_not_called_none():
+    trace = trace_of("mlp_train.c0")
+    device = trace.devices[0]
+    first = int(np.flatnonzero(device.events.action == Action.ALLOC)[0])
+    events = replace(
+        device.events, **{name: getattr(device.events, name)[first : first + 1] for name in vars(device.events)}
+    )
+    analysis = analyse_trace(replace(trace, devices=(replace(device, events=events, segments=()),)))
+    assert analysis.devices[0].events == 1
+    assert analysis.sentence.startswith("No event changes what is allocated: 0 B are allocated")
+    assert any("contradicts itself" in note.text for note in analysis.notes)
 
 
 def test_two_settings_of_one_run_differ_in_nothing_but_rounding():

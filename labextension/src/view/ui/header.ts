@@ -118,12 +118,13 @@ function numbers(device: Device): HTMLElement {
       )
     );
   }
+  const timed = device.startUs > 0;
   list.append(
     h(
       'div',
-      { title: 'From the first to the last moment of the recording' },
+      { title: timed ? 'From the first to the last moment of the recording' : 'No times were recorded' },
       h('dt', {}, 'took'),
-      h('dd', {}, formatDuration(device.endUs - device.startUs))
+      h('dd', {}, timed ? formatDuration(device.endUs - device.startUs) : '?')
     ),
     h('div', { title: 'Events of the allocator' }, h('dt', {}, 'events'), h('dd', {}, formatCount(device.events)))
   );
