@@ -76,6 +76,7 @@ class ProcessWatch:
         self._points: dict[str, list[tuple[int, int]]] = {}
         self._info: dict[str, _Info] = {}
         self._tick: Tick | None = None
+        self._is_cancelled = False
         self._looks = 0
         self._keep_every = 1
         self._pid = os.getpid()
@@ -103,13 +104,14 @@ class ProcessWatch:
 
     def cancel(self) -> None:
         """End without a result: torch's own source tells more."""
+        # Does not wait for a look that is under way, which goes on writing.
+        self._is_cancelled = True
         if self._tick is not None:
             self._tick.cancelled = True
-        self._points.clear()
 
     def stop(self) -> ProcessSamples | None:
         """Read once more and return what was seen; None after `cancel`."""
-        if self._tick is None or not self._points:
+        if self._tick is None or self._is_cancelled or not self._points:
             return None
         self._tick.cancel()
         self._read_host()
@@ -213,7 +215,10 @@ class ProcessWatch:
             if not self._options.covers(f"cuda:{reading.index}"):
                 continue
             total = None if reading.memory is None else reading.memory.total
+            known = self._info.get(key)
             if reading.process_used is not None:
+                if known is not None and known.whole_device:
+                    self._points.pop(key, None)  # one series never holds both kinds of numbers
                 used = reading.process_used
                 used += sum(other[index].process_used or 0 for other in others if index < len(other))
                 on_gpu = on_gpu or used > 0
@@ -221,6 +226,8 @@ class ProcessWatch:
                 self._add(key, used)
             elif reading.memory is not None and self._uses_gpu():
                 on_gpu = True
+                if known is not None and not known.whole_device:
+                    continue  # the share was told before: a list that failed once is a gap
                 why = reading.missing.get("process_used")
                 name = _device_name(reading.name, "all its processes")
                 self._info[key] = _Info(name, total, whole_device=True, reason=why)

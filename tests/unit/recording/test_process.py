@@ -111,6 +111,17 @@ def test_a_cancelled_watch_says_nothing():
     assert watch.stop() is None
 
 
+def test_a_look_that_is_under_way_when_the_watch_is_cancelled_is_no_result():
+    notes = Notes()
+    watch = ProcessWatch(RecordOptions(), notes, period=60)
+    watch.start()
+    watch.cancel()
+    watch._read_children()
+    assert watch._sample()
+    assert watch.stop() is None
+    assert notes.freeze() == ()
+
+
 def test_the_highest_of_two_neighbours_outlives_thinning():
     watch = ProcessWatch(RecordOptions(), Notes())
     watch._points["host"] = [(time_us, 100 if time_us == 501 else 1) for time_us in range(1000)]
@@ -170,6 +181,28 @@ def test_a_share_that_the_driver_does_not_tell_is_never_made_up(gpu, monkeypatch
     assert second.name == "Second, all its processes"
     assert second.reason is not None
     assert "--pid=host" in second.reason
+
+
+def test_one_series_holds_one_kind_of_numbers(gpu, monkeypatch):
+    from gpumem_magic.nvml import sampling
+
+    gpu(GIB)
+    monkeypatch.setattr(process, "_COMPUTE_FILES", ("/",))
+    watch = ProcessWatch(RecordOptions(), Notes(), period=60)
+    watch.start()
+    with monkeypatch.context() as hidden:
+        hidden.setattr(sampling, "is_initial_namespace", lambda: False)
+        hidden.setattr(sampling, "is_same_process", lambda _pid: False)
+        watch._read_gpus()
+        assert watch._info["GPU 1"].whole_device
+    watch._read_gpus()
+    with monkeypatch.context() as hidden:
+        hidden.setattr(sampling, "is_initial_namespace", lambda: False)
+        hidden.setattr(sampling, "is_same_process", lambda _pid: False)
+        watch._read_gpus()
+    second = _series(watch.stop(), "GPU 1")
+    assert second.used == (GIB, GIB)
+    assert not second.whole_device
 
 
 def test_a_cell_without_torch_gets_a_report_of_its_process(monkeypatch):
