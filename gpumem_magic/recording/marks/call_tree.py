@@ -27,8 +27,6 @@ _STRANGERS = 16
 # Reading a model anew, for a module that was not in it, may take this much of the time.
 _FIRST_SECONDS = 0.001
 _SHARE = 0.002
-
-
 _NONE: dict[Any, Any] = {}  # of the many nodes that nothing is called from
 
 
@@ -194,8 +192,10 @@ class CallTree:
             How the notebook calls a module that no other one holds; None when it has no name for it.
         """
         origins: dict[int, str] = {}
-        stacks: list[tuple[tuple[str, str, str], ...]] = [()] * (max(self._nodes) + 1)
-        for number in sorted(self._nodes)[1:]:
+        # Once, as another thread may be in the middle of adding one.
+        numbers = sorted(self._nodes)
+        stacks: list[tuple[tuple[str, str, str], ...]] = [()] * (numbers[-1] + 1)
+        for number in numbers[1:]:
             node = self._nodes[number]
             name = node.kind
             if node.kind == "module":

@@ -222,7 +222,7 @@ class CallMarks:
         """
         if not self._code:
             return None
-        return _build(list(self._threads.values()), self._tree.named(name_of))
+        return _build(list(self._threads.values()), lambda: self._tree.named(name_of))
 
     # Events
 
@@ -355,11 +355,13 @@ class CallMarks:
             self._fail(error)
 
 
-def _build(logs: Iterable[ThreadLog], stacks: list[tuple[tuple[str, str, str], ...]]) -> Calls:
+def _build(logs: Iterable[ThreadLog], name: Callable[[], list[tuple[tuple[str, str, str], ...]]]) -> Calls:
     import numpy as np
 
     logs = list(logs)
     columns = [log.columns() for log in logs]
+    # After the marks, so that every mark of a thread that was in the middle of a call has its name.
+    stacks = name()
     time_ns_ = np.concatenate([np.zeros(0, np.int64), *(times for times, _ in columns)])
     number = np.concatenate([np.zeros(0, np.int32), *(numbers for _, numbers in columns)])
     thread = np.repeat(np.array([log.ident for log in logs], np.int64), [len(times) for times, _ in columns])
