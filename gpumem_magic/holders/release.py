@@ -12,6 +12,7 @@ from gpumem_magic._errors import BadUsageError
 from gpumem_magic._format import format_bytes
 from gpumem_magic.holders.errors import formatters, links, traced_frames
 from gpumem_magic.holders.tensors import live_tensors, loaded_torch
+from gpumem_magic.recording.notes import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -25,11 +26,15 @@ _CACHE = "torch's free cache"
 
 
 class Freed(NamedTuple):
-    """What one step gave back, in bytes by device: tensors that died, and memory returned to the driver."""
+    """What one step gave back, in bytes by device: tensors that died, and memory returned to the driver.
+
+    `failed` is the error that ended the step, or None.
+    """
 
     step: str
     tensors: dict[str, int]
     returned: dict[str, int]
+    failed: str | None = None
 
 
 def release(
@@ -72,18 +77,25 @@ def release(
 
 
 def in_steps(steps: Iterable[tuple[str, Callable[[], None]]]) -> tuple[Freed, ...]:
-    """Take each step, then give torch's free cache back, and measure what each of them freed."""
+    """Take each step, then give torch's free cache back, and measure what each of them freed.
+
+    A step may fail, as on a device after a kernel's assertion; the others are taken all the same.
+    """
     torch = loaded_torch()
     done = []
     before = _measure(torch)
     last = [] if torch is None else [(_CACHE, lambda: _empty_cache(torch))]
     for name, step in [*steps, *last]:
-        step()
+        failed = None
+        try:
+            step()
+        except RuntimeError as error:
+            failed = one_line(error)
         # Frames, modules and graphs sit in cycles of their own: what a step let go dies with a collection.
         if name != _CACHE:
             gc.collect()
         after = _measure(torch)
-        done.append(Freed(name, _difference(before[0], after[0]), _difference(before[1], after[1])))
+        done.append(Freed(name, _difference(before[0], after[0]), _difference(before[1], after[1]), failed))
         before = after
     return tuple(done)
 
@@ -197,7 +209,7 @@ def _empty_cache(torch: Torch) -> None:
 
 def release_text(steps: Iterable[Freed]) -> str:
     """Write what was freed in all, and by each step, one line each."""
-    lines, idle = [], []
+    lines, idle, failures = [], [], []
     total: dict[str, int] = {}
     back: dict[str, int] = {}
     for step in steps:
@@ -208,15 +220,20 @@ def release_text(steps: Iterable[Freed]) -> str:
                 sums[device] = sums.get(device, 0) + size
         if parts:
             lines.append(f"  {step.step}: {', '.join(parts)}")
-        else:
+        elif step.failed is None:
             idle.append(step.step)
+        if step.failed is not None:
+            failures.append(f"  ! {step.step}: {step.failed}")
     freed = [f"{format_bytes(size)} of tensors on {device}" for device, size in total.items()]
     freed += [f"{format_bytes(size)} back to the driver on {device}" for device, size in back.items()]
     if not freed:
-        return f"gpumem: nothing to release: {_list(idle, 'and')} hold no memory; %gpumem_who names what holds the rest"
+        first = (
+            f"gpumem: nothing to release: {_list(idle, 'and')} hold no memory; %gpumem_who names what holds the rest"
+        )
+        return "\n".join([first, *failures])
     if idle:
         lines.append(f"  nothing in {_list(idle, 'or')}")
-    return "\n".join([f"gpumem: released {', '.join(freed)}", *lines])
+    return "\n".join([f"gpumem: released {', '.join(freed)}", *lines, *failures])
 
 
 def _list(items: list[str], last: str) -> str:

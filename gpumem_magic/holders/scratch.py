@@ -215,6 +215,8 @@ def scratch_text(
         back = [f"{format_bytes(size)} back to the driver on {device}" for device, size in step.returned.items()]
         if parts or back:
             lines.append(f"  {step.step}: {', '.join([*parts, *back])}")
+        if step.failed is not None:
+            lines.append(f"  ! {step.step}: {step.failed}")
     if len(lines) == 1 and names and not remains and unknown is None:
         lines.append("  nothing was held by them")
     shown = list(remains)[:_MOST_SHOWN]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpumem_magic.holders import Freed, release_text
+from gpumem_magic.holders.release import in_steps
 
 MIB = 1 << 20
 
@@ -32,3 +33,19 @@ def test_what_was_freed_in_all_and_by_each_step():
         "  torch's free cache: 20.0 MiB back to the driver on cuda:0",
         "  nothing in last error",
     ]
+
+
+def test_a_step_that_fails_ends_no_other():
+    done = []
+
+    def fail():
+        raise RuntimeError("CUDA error: device-side assert triggered\nFor debugging consider …")
+
+    steps = in_steps([("broken", fail), ("whole", lambda: done.append(True))])
+    assert done == [True]
+    assert [(step.step, step.failed) for step in steps][:2] == [
+        ("broken", "RuntimeError: CUDA error: device-side assert triggered"),
+        ("whole", None),
+    ]
+    assert release_text(steps).splitlines()[-1] == "  ! broken: RuntimeError: CUDA error: device-side assert triggered"
+    assert "broken" not in release_text(steps).splitlines()[0]
