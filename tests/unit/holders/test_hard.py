@@ -263,7 +263,7 @@ def test_what_is_frozen_in_the_compile_cache_outlives_its_model_and_is_given_bac
     found = who_holds(shell, budget=60)
     kept = [s for s in found.storages if s.size == BYTES and s.holders[0].kind is HolderKind.COMPILE_CACHE]
     assert kept
-    assert all("torch.compile's cache (torch._inductor: _frozen_param" in s.holders[0].path for s in kept)
+    assert all("torch.compile's cache" in s.holders[0].path or "compile_tasks" in s.holders[0].path for s in kept)
     assert "held by torch.compile's cache alone: %gpumem_free gives it back (with --compiled)" in describe_scan(found)
     assert not any("compile" in step.step for step in release(shell))
     freed = {step.step: step.tensors for step in release(shell, compiled=True)}
