@@ -19,7 +19,7 @@ import { linesOf } from './model/lanes';
 import { LiveIndex } from './model/live';
 import { type Place, Places } from './model/places';
 import { type Matches, search } from './model/search';
-import { ALIVE, type Recording, readRecording } from './model/steps';
+import { ALIVE, isTimed, type Recording, readRecording } from './model/steps';
 
 export type Change = 'device' | 'bands' | 'viewport' | 'selection' | 'emphasis' | 'search' | 'lines';
 
@@ -109,9 +109,8 @@ export class Session {
     this.regions = placed.regions;
     this.regionRows = placed.rows;
     this.#banding = makeBanding(recording, this.document.header, this.colorBy, this.log);
-    const { time, count } = recording.steps;
     // Without times (torch before 2.3) there is only an order, and all of it would stand in one column.
-    if (count > 1 && time[0] === time[count - 1]) this.axisKind = 'event';
+    if (!isTimed(recording.device)) this.axisKind = 'event';
     const axis = this.#makeAxis(recording);
     this.source = {
       document: this.document,

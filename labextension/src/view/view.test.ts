@@ -174,6 +174,23 @@ test('who is alive here adds up to what is allocated', async () => {
   expect(all('.icicle button').length).toBeGreaterThan(3);
 });
 
+test('a stretch is chosen by keys alone', async () => {
+  const { bytes } = randomDocument(8, 400);
+  await view.show(bytes);
+  const overlay = one('.overlay');
+  overlay.focus();
+  for (const key of ['w', 'w', 'd', 'r']) press(overlay, key, { code: `Key${key.toUpperCase()}` });
+  expect(one('.tabs [aria-selected=true]').textContent).toMatch(/^This stretch/);
+  const cell = (row: Element, column: number): number =>
+    Number(row.querySelectorAll<HTMLElement>('td')[column]?.title.replace(/\D/g, ''));
+  for (const column of [0, 1, 2, 3]) {
+    const rows = all('.panel tbody tr').map(row => cell(row, column));
+    expect(rows.reduce((a, b) => a + b)).toBe(cell(one('.panel tfoot tr'), column));
+  }
+  press(overlay, 'Escape');
+  expect(all('.tabs [role=tab]').some(tab => tab.textContent?.startsWith('This stretch'))).toBe(false);
+});
+
 test.each([
   ['empty', 'Nothing was allocated or freed on a GPU'],
   ['counters', 'by counters only']

@@ -85,7 +85,11 @@ export class ComparePage implements Page {
         break;
       case 'escape':
         if (this.#sheet !== null) this.#toggleHelp();
-        else for (const { session } of this.#halves) session.setHere(null);
+        else
+          for (const { session } of this.#halves) {
+            session.setRange(null);
+            session.setHere(null);
+          }
         break;
       default:
     }

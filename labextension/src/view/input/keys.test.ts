@@ -20,6 +20,7 @@ test.each([
   ['-', 'Minus', 'zoomOut'],
   ['0', 'Digit0', 'fit'],
   ['f', 'KeyF', 'focusSelection'],
+  ['r', 'KeyR', 'stretch'],
   ['.', 'Period', 'next'],
   [',', 'Comma', 'previous'],
   ['?', 'Slash', 'help'],

@@ -13,6 +13,7 @@ export type Action =
   | 'previous'
   | 'peak'
   | 'here'
+  | 'stretch'
   | 'axis'
   | 'log'
   | 'static'
@@ -47,6 +48,7 @@ export const BINDINGS: readonly Binding[] = [
   { action: 'toEnd', keys: ['End'], shown: ['End'], help: 'to the end' },
   { action: 'peak', keys: ['p', 'P'], shown: ['P'], help: 'go to the peak and show who is alive there' },
   { action: 'here', keys: ['Enter', ' '], shown: ['Enter'], help: 'who is alive here: at the mouse, or in the middle' },
+  { action: 'stretch', codes: ['KeyR'], shown: ['R'], help: 'what happened in what is in view, as a selected range' },
   { action: 'focusSelection', codes: ['KeyF'], shown: ['F'], help: 'zoom to the selected allocation or range' },
   { action: 'next', keys: ['.'], shown: ['.'], help: 'next allocation of the same line' },
   { action: 'previous', keys: [','], shown: [','], help: 'previous allocation of the same line' },

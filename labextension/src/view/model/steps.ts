@@ -71,6 +71,9 @@ export interface Recording {
   envelope: { min: Float64Array; max: Float64Array } | null;
 }
 
+/** Times are Unix microseconds: a recording that begins in 1970 has none. */
+export const isTimed = (device: Device): boolean => device.startUs > 0;
+
 /** Read device `index` of a document. `offsetUs` shifts its times, for a document that covers a part of another. */
 export function readRecording(document: ViewDocument, index: number, offsetUs = 0): Recording {
   const device = document.header.devices[index];

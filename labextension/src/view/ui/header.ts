@@ -2,6 +2,7 @@
 
 import type { Device, Header } from '../document';
 import { formatBytes, formatCount, formatDuration } from '../format';
+import { isTimed } from '../model/steps';
 import { bdi, button, h, replace } from './dom';
 
 export class HeaderView {
@@ -118,7 +119,7 @@ function numbers(device: Device): HTMLElement {
       )
     );
   }
-  const timed = device.startUs > 0;
+  const timed = isTimed(device);
   list.append(
     h(
       'div',

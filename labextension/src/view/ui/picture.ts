@@ -420,6 +420,10 @@ export class PictureView {
       case 'here':
         this.#here();
         return true;
+      case 'stretch':
+        // Without a mouse the keys that zoom and pan choose the range.
+        session.setRange({ fromU: viewport.fromU, toU: viewport.toU });
+        return true;
       case 'peak':
         goToPeak(session);
         return true;
