@@ -14,8 +14,14 @@ __all__ = ["Notes", "one_line"]
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:
-    """Write an exception as ``"Type: message"``, first line only and at most `limit` characters."""
-    lines = str(error).strip().splitlines()
+    """Write an exception as ``"Type: message"``, first line only and at most `limit` characters.
+
+    The type alone where the exception's own ``__str__`` fails: a recording ends all the same.
+    """
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:  # noqa: BLE001 - a class of the user's
+        lines = []
     name = type(error).__name__
     text = f"{name}: {lines[0]}" if lines else name
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -43,6 +43,18 @@ def test_an_error_passes_and_is_reported():
     assert "ValueError" in blocks[0].report.sentence
 
 
+def test_an_error_that_cannot_be_written_ends_the_recording_all_the_same():
+    class BrokenError(Exception):
+        def __str__(self):
+            raise ValueError("a mistake in the message")
+
+    recorded = gpumem_magic.record()
+    with pytest.raises(BrokenError), recorded:
+        raise BrokenError
+    assert recorded.report is not None
+    assert recorded.report.analysis.error == "BrokenError"
+
+
 @pytest.mark.parametrize("wrong", [{"device": "gpu"}, {"device": 99}, {"stacks": "all"}, {"max_entries": -1}])
 def test_bad_usage_is_said_before_anything_runs(wrong):
     with pytest.raises(BadUsageError):
