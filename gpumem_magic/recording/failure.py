@@ -37,7 +37,7 @@ _OUT_OF_MEMORY = (
     "Failed to CUDA malloc",
     "Failed to CUDA calloc",
     "_STATUS_NOT_ENOUGH_WORKSPACE",
-    "CUDA failure 2",
+    "CUDA failure 2:",  # not 209, which is another error
     "Invalid buffer size:",  # MPS
     "UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY",
     "UR_RESULT_ERROR_OUT_OF_HOST_MEMORY",

@@ -109,6 +109,8 @@ def caused(error, cause):
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate"), Outcome.OUT_OF_MEMORY),
         (MemoryError(), Outcome.OUT_OF_MEMORY),
         (ValueError("this text mentions out of memory"), Outcome.ERROR),
+        (RuntimeError("CUDA failure 2: out of memory ; GPU=0"), Outcome.OUT_OF_MEMORY),
+        (RuntimeError("CUDA failure 209: no kernel image is available"), Outcome.ERROR),
         (caused(ValueError("batch 3"), OutOfMemoryError("CUDA out of memory")), Outcome.OUT_OF_MEMORY),
     ],
 )
