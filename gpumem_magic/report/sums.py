@@ -52,21 +52,24 @@ def _keys(device: DeviceAnalysis, rest: NDArray[np.bool_]) -> tuple[NDArray[np.i
     count = timeline.lifetimes
     columns = [
         timeline.group,
-        np.full(count, _UNKNOWN) if categories is None else categories.category,
+        None if categories is None else categories.category,
         _class_below(SIZES, timeline.size),
         timeline.stream,
         _duration_class(timeline),
-        np.full(count, _NO_MODULE) if categories is None else categories.module,
+        None if categories is None else categories.module,
     ]
     unknown = [_UNKNOWN] * 5 + [_NO_MODULE]
     row_of = np.full(count, -1, np.int32)
     rows, number = np.zeros((1, 0), np.int64), np.zeros(int(np.count_nonzero(rest)), np.int32)
     for nth, column in enumerate(columns):
-        # From here on a column more would be too much: what it says is unknown.
-        more_rows, more_number = _told_apart(rows, number, column[rest].astype(np.int32))
-        if nth and len(more_rows) > _MOST_ROWS:
-            more_rows, more_number = np.append(rows, np.full((len(rows), 1), unknown[nth]), axis=1), number
-        rows, number = more_rows, more_number
+        told = None
+        # More columns never make fewer rows.
+        if column is not None and (not nth or len(rows) <= _MOST_ROWS):
+            told = _told_apart(rows, number, column[rest].astype(np.int32))
+        # A column more would be too much, or there is none: what it says is unknown.
+        if told is None or (nth and len(told[0]) > _MOST_ROWS):
+            told = np.append(rows, np.full((len(rows), 1), unknown[nth]), axis=1), number
+        rows, number = told
     row_of[rest] = number
     return rows, row_of
 

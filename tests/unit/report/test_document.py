@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -151,6 +152,25 @@ def test_too_many_kinds_give_up_what_says_least_but_no_bytes():
     assert len(totals) == summary["bins"]
     last = np.searchsorted(device.timeline.time_us, arrays["rest.t"][1:] + device.start_us, "right")
     assert totals.astype(np.int64).tolist() == device.timeline.allocated[last].tolist()
+
+
+def test_more_owners_than_rows_stay_apart_and_take_no_table_for_each_module():
+    source = make_documents.busy(400)
+    device = source.devices[0]
+    lives = device.timeline.lifetimes
+    assert lives > 257
+    group = np.arange(lives, dtype=np.int32)
+    module = np.full(lives, 0xFFFE, np.uint16)
+    categories = SimpleNamespace(category=np.zeros(lives, np.uint8), module=module)
+    apart = replace(device, timeline=replace(device.timeline, group=group), categories=categories)
+    tracemalloc.start()
+    arrays, summary = sum_arrays(apart, np.zeros(lives, bool), 64, "")
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert arrays["rest.group"].tolist() == list(range(lives))
+    assert set(arrays["rest.size"].tolist()) == {0xFF}
+    assert most < 4 * arrays["rest.value"].nbytes + 16 * 2**20
+    assert summary["lifetimes"] == lives
 
 
 def test_what_grew_has_a_section_and_no_second_telling():
