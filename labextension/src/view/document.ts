@@ -254,6 +254,8 @@ export interface LeakLine extends Place {
 export interface Leak {
   kind: 'kept' | 'regrown' | 'reruns';
   sentence: string;
+  /** The way out; empty or absent where none is known. */
+  remedy?: string;
   /** What all iterations left, and the median of one. */
   bytes: number;
   bytesPerIteration: number;

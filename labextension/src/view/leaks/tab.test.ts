@@ -66,10 +66,13 @@ test('a verdict is a table of lines with the numbers that prove it', () => {
 
 test('what the first sentence tells is not told again; another verdict is', () => {
   const { tab } = open(
-    growth([leak('line 2 keeps it'), leak('line 3 as well')]),
+    growth([leak('line 2 keeps it', { remedy: 'keep `loss.item()`' }), leak('line 3 as well')]),
     'Leak: line 2 keeps it (1 more below). Peak 1 GiB.'
   );
-  expect([...tab.element.querySelectorAll('.verdict')].map(p => p.textContent)).toEqual(['line 3 as well']);
+  expect([...tab.element.querySelectorAll('.verdict')].map(p => p.textContent)).toEqual([
+    'Do: keep loss.item()',
+    'line 3 as well'
+  ]);
 });
 
 test('a line is stressed in the picture, and its last allocation that stayed selected', () => {

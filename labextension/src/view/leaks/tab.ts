@@ -124,7 +124,8 @@ export class LeaksTab implements ExtraTab {
         ),
         h('tbody', {}, ...leak.lines.map(line => this.#line(line, colours)))
       ),
-      keepers(leak)
+      keepers(leak),
+      leak.remedy ? h('p', { class: 'verdict', dir: 'auto' }, 'Do: ', ...withCode(leak.remedy)) : null
     );
   }
 
