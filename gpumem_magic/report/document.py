@@ -99,6 +99,7 @@ def _device_header(device: DeviceAnalysis, lanes: list[Lane], timeline: dict[str
         "timeline": timeline,
         **purposes_header(device),
         **({} if (growth := plain_growth(device.growth)) is None else {"growth": growth}),
+        **({} if device.sampled is None or device.sampled.whose == "allocator" else {"whose": device.sampled.whose}),
         **({"held": [row._asdict() for row in device.held[:_MOST_HELD]]} if device.held else {}),
     }
 

@@ -98,6 +98,8 @@ export interface Device {
   key: string;
   name: string | null;
   kind: 'cuda' | 'xpu' | 'cpu' | 'host';
+  /** Whose bytes are drawn where it is not the allocator's: all that processes hold, sampled from outside. */
+  whose?: 'process';
   total: number | null;
   /** The most that this process may reserve: memory fraction, or the device's total. */
   limit: number | null;

@@ -19,6 +19,8 @@ from gpumem_magic.recording.model import (
     SourceKind,
 )
 from gpumem_magic.report import Report
+from gpumem_magic.report.container import decode
+from gpumem_magic.report.document import view_document
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -65,6 +67,8 @@ def test_what_the_host_memory_did(used, sentence):
     assert not device.exact
     assert device.headline.stayed is None
     assert "owners unknown" in device.missing["stayed"]
+    header, _ = decode(view_document(analysis))
+    assert header["devices"][0]["whose"] == "process"  # The view's words for these numbers are not torch's.
 
 
 def test_the_line_is_the_one_that_ran_at_the_highest_sample():

@@ -20,6 +20,7 @@ function bareDevice(device: Device): Device {
     key,
     name,
     kind,
+    ...(device.whose === undefined ? {} : { whose: device.whose }),
     total,
     limit,
     events,

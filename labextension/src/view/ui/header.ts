@@ -63,19 +63,26 @@ function numbers(device: Device): HTMLElement {
   const { headline: n } = device;
   const total = device.total === null ? '' : ` of ${formatBytes(device.total)}`;
   const isHost = device.kind === 'cpu' || device.kind === 'host';
+  const isSampled = device.whose === 'process';
   const entries: Entry[] = [
     {
       label: 'before',
       value: n.allocatedBefore,
-      help: 'Allocated by torch when the recording began'
+      help: isSampled ? 'In use when the recording began' : 'Allocated by torch when the recording began'
     },
     {
       label: 'peak',
       value: n.allocatedPeak,
       style: 'key',
-      help: `The most that was allocated at once${isHost ? '' : '; equals max_memory_allocated'}`
+      help: isSampled
+        ? 'The most that was in use at any sample'
+        : `The most that was allocated at once${isHost ? '' : '; equals max_memory_allocated'}`
     },
-    { label: 'after', value: n.allocatedAfter, help: 'Allocated when the recording ended' },
+    {
+      label: 'after',
+      value: n.allocatedAfter,
+      help: isSampled ? 'In use when the recording ended' : 'Allocated when the recording ended'
+    },
     {
       label: 'stayed',
       value: n.stayed,
