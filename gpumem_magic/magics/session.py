@@ -269,7 +269,7 @@ class Session:
         """Remove and return the frame that ends, and forget those inside it whose end we were not told."""
         for index in range(len(self._frames) - 1, -1, -1):
             # A cell that was cancelled while it awaited has no result; it is the innermost.
-            if result is None or self._frames[index].info is result.info:
+            if result is None or _is_of(result, self._frames[index].info):
                 frame = self._frames[index]
                 lost = self._frames[index + 1 :]
                 del self._frames[index:]
@@ -311,6 +311,13 @@ def _measurements(frames: Sequence[_Frame]) -> Iterator[Measurement]:
         if frame.native is not None:
             yield frame.native
         yield from frame.nested.values()
+
+
+def _is_of(result: Any, info: Any) -> bool:
+    """Tell whether a result is a cell's: IPython makes a new one, of the same text, where it cannot show an error."""
+    if result.info is info:
+        return True
+    return result.error_in_exec is not None and result.info.raw_cell == info.raw_cell
 
 
 def _first_line(lines: Sequence[str]) -> int | None:

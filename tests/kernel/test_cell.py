@@ -29,6 +29,14 @@ def test_error_is_shown_once_with_the_cells_line_number(kernel):
     assert "ZeroDivisionError" in cell.report
 
 
+def test_an_error_that_cannot_be_shown_ends_the_recording_all_the_same(kernel):
+    cell = kernel.run(
+        "%%gpumem\nclass BrokenError(Exception):\n    def __str__(self): raise ValueError('bug')\nraise BrokenError"
+    )
+    assert cell.kinds[-1] == "report"
+    assert "4.00 MiB" in kernel.run("%%gpumem\nz = torch.ones(1024, 1024)").report
+
+
 def test_prints_displays_and_plots_keep_their_order(kernel):
     cell = kernel.run(
         "%%gpumem\n%matplotlib inline\nimport matplotlib.pyplot as plt\nprint('one')\nplt.plot([1, 2])\n"
