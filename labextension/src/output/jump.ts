@@ -22,7 +22,8 @@ export function followJumps(tracker: INotebookTracker): void {
     if (to < 0) return;
     event.preventDefault();
     const from = cells.find(cell => cell.node.contains(target as Node))?.model.id;
-    scrollTo(panel, to);
+    // Not before the gesture is over: the notebook itself makes the cell that was double-clicked the active one.
+    setTimeout(() => scrollTo(panel, to));
     Notification.info(String(detail.title), {
       autoClose: BACK_MS,
       actions: [

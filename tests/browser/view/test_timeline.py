@@ -58,3 +58,12 @@ def test_a_band_leads_to_its_cell_and_back(jupyter, new_page: Callable[..., Page
     expect(active).to_contain_text("more = [torch.ones(1024, 256)")
     page.locator("button", has_text="Back to the timeline").click()
     expect(active).to_contain_text("%gpumem_timeline")
+    # Where both cells fit on the screen the notebook itself makes the double-clicked one active, and must not be last.
+    page.set_viewport_size({"width": 1280, "height": 2000})
+    overlay.scroll_into_view_if_needed()
+    overlay.hover()
+    box = overlay.bounding_box()
+    assert box is not None
+    page.mouse.dblclick(box["x"] + box["width"] - 60, box["y"] + 14)
+    page.evaluate("() => new Promise(done => setTimeout(done, 50))")
+    expect(active).to_contain_text("more = [torch.ones(1024, 256)")
