@@ -117,8 +117,12 @@ def _measure(torch: Torch | None) -> tuple[dict[str, int], dict[str, int]]:
     if torch is None:
         return {}, {}
     cuda = torch.module.cuda
-    held = {f"cuda:{index}": int(cuda.memory_allocated(index)) for index in _contexts(torch)}
-    reserved = {f"cuda:{index}": int(cuda.memory_reserved(index)) for index in _contexts(torch)}
+    try:
+        contexts = _contexts(torch)
+    except RuntimeError:  # a pluggable allocator keeps no statistics, as the step that gives its cache back then says
+        contexts = []
+    held = {f"cuda:{index}": int(cuda.memory_allocated(index)) for index in contexts}
+    reserved = {f"cuda:{index}": int(cuda.memory_reserved(index)) for index in contexts}
     with torch.undisturbed():
         storages = {torch.storage(tensor) for tensor in live_tensors(torch)}
     on_cpu = sum(key.size for key in storages if key is not None and key.device == "cpu")

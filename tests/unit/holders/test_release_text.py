@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gpumem_magic.holders import Freed, release_text
 from gpumem_magic.holders.release import in_steps
 
@@ -49,3 +51,18 @@ def test_a_step_that_fails_ends_no_other():
     ]
     assert release_text(steps).splitlines()[-1] == "  ! broken: RuntimeError: CUDA error: device-side assert triggered"
     assert "broken" not in release_text(steps).splitlines()[0]
+
+
+def test_an_allocator_without_statistics_is_told_and_the_steps_are_taken(monkeypatch):
+    cuda = pytest.importorskip("torch").cuda
+
+    def unknown(_device):
+        raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats.")
+
+    monkeypatch.setattr(cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(cuda, "memory_reserved", unknown)
+    done = []
+    steps = in_steps([("names", lambda: done.append(True))])
+    assert done == [True]
+    assert "  ! torch's free cache: RuntimeError: CUDAPluggable" in release_text(steps)
