@@ -65,6 +65,15 @@ class Foreign:
         flat = self._array.ravel(parent).tolist() if self._array.dtype.__get__(parent).hasobject else []
         return next((f".flat[{index}]" for index, value in enumerate(flat) if value is child), None)
 
+    def is_borrowed(self, value: Any) -> bool:
+        """Tell whether an object shows memory to which no reference leads, as an array that came through DLPack."""
+        while self._array is not None and issubclass(type(value), self._array):
+            base = self._array.base.__get__(value)
+            if base is None:
+                return False
+            value = base
+        return bool(self.name(type(value)))
+
     def address(self, value: Any) -> int | None:
         """Return the address of the memory that an object of `name` shows, None where it does not tell."""
         kind = self.name(type(value))

@@ -128,6 +128,7 @@ class _Scan:
         self._budget = Budget(budget)
         self._walk = Walk(self._budget.part(_WALK_SHARE), torch)
         self._graph = GraphWalk(torch, self._budget)
+        self._is_quick = False
         self._found: dict[StorageKey, _Found] = {}
         self._graphs: dict[str, list[tuple[str, int]]] = {}
 
@@ -150,6 +151,7 @@ class _Scan:
 
     def quick_result(self) -> HolderScan:
         """Follow the notebook's names and nothing else."""
+        self._is_quick = True
         self._keep_out_namespaces()
         self._walk.run([*self._local, *namespace_roots(self._shell), *error_roots(self._shell)])
         self._name_reached()
@@ -204,9 +206,11 @@ class _Scan:
         shown = self._walk.shown_by()
         if not shown:
             return
-        # What has no Python tensor but this is known by its address as well.
-        for tensor in live_tensors(self._torch):
-            self._entry(tensor)
+        # What has no Python tensor but this is known by its address as well. NumPy's own arrays, which every notebook
+        # has, are not worth a look at all objects in a quick scan: 36 ms for 420,000 of them.
+        if not self._is_quick or self._walk.shows_borrowed():
+            for tensor in live_tensors(self._torch):
+                self._entry(tensor)
         places = sorted((key.address, key) for key in self._found)
         starts = [address for address, _ in places]
         for address, root, path in shown:

@@ -220,6 +220,10 @@ class Walk:
                 found.append((address, reached[0], f"{reached[1]} ({self._foreign.name(type(value))})"))
         return found
 
+    def shows_borrowed(self) -> bool:
+        """Tell whether one of these objects may lie over memory whose tensor no path leads to."""
+        return any(self._foreign.is_borrowed(value) and self._foreign.address(value) for value in self.foreign)
+
     def is_kept_out(self, value: object) -> bool:
         """Tell whether the walk never enters an object that is alive all the same."""
         return id(value) in self._stop

@@ -126,6 +126,19 @@ def test_a_quick_scan_looks_at_the_notebooks_names_alone(shell):
     assert aside.numel() == 7
 
 
+def test_a_quick_scan_looks_at_all_objects_for_nobody_but_borrowed_memory(shell, monkeypatch):
+    run(shell, "import numpy\nx = torch.ones(N)\nown = numpy.zeros(9)[2:]\nshared = x.numpy()")
+
+    def get_objects():
+        raise AssertionError("all objects were looked at")
+
+    with monkeypatch.context() as forbidden:
+        forbidden.setattr(gc, "get_objects", get_objects)
+        assert find(shell, quick=True).holders[0].path == "x"
+    run(shell, "del x, shared\nborrowed = numpy.from_dlpack(torch.ones(N))")
+    assert find(shell, quick=True).holders[0].path == "borrowed (NumPy array)"
+
+
 def test_a_storage_is_recognised_by_itself_not_by_its_tensor_or_place():
     memory = bytearray(256)
     tensor, other = torch.frombuffer(memory, dtype=torch.float32), torch.ones(64)
