@@ -124,10 +124,9 @@ def _execute(notebook: NotebookNode, folder: Path) -> str | None:
 
     # A server's kernel that runs this command must not make its child believe that somebody sees widgets.
     environment = {name: value for name, value in os.environ.items() if name != "JPY_SESSION_NAME"}
-    # The demo's tensors are tiny: on two busy cores, torch's threads waiting for each other took 6 minutes in place of
-    # 40 seconds.
+    # The demo's tensors are tiny, and torch's threads spin while they wait for each other: on two busy cores it took 6
+    # minutes in place of 40 seconds.
     environment.setdefault("OMP_NUM_THREADS", "1")
-    # torch's threads spin while they wait for each other: on two busy cores the demo took 8 times as long.
     environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     client = NotebookClient(
         notebook,
