@@ -12,6 +12,7 @@ import { drawPicture, type Frame, type Scene } from '../draw/picture';
 import type { Action } from '../input/keys';
 import { attachPointer } from '../input/pointer';
 import { pick } from '../model/pick';
+import { isTimed } from '../model/steps';
 import type { Session, Source } from '../session';
 import { makeSurface } from './canvas';
 import { describePicture } from './describe';
@@ -196,20 +197,17 @@ export class PictureView {
     const session = this.#session;
     const { here } = session;
     const pointed = this.#hover === null || this.#draft !== null ? null : this.#point(this.#hover.x, this.#hover.y);
-    const peakUs = session.source.recording.device.headline.peakUs;
-    const { axis } = session.viewport;
     drawOverlay(
       pen,
       frame,
       {
         hoverX: pointed?.x ?? null,
         hoverLifetime: pointed?.lifetime ?? null,
-        hereU: here === null ? null : axis.uOfUs(here.us),
+        hereU: here === null ? null : uOfMoment(session, here.moment, here.us),
         hereLifetime: here?.lifetime ?? null,
         hereLife: here === null || here.lifetime === null ? null : session.lifeOf(here.lifetime, here.source),
         range: this.#draftRange() ?? session.range,
-        peakU:
-          peakUs === null || !session.unfiltered ? null : axis.uOfUs(peakUs - session.source.recording.device.startUs)
+        peakU: session.unfiltered ? peakU(session) : null
       },
       this.#colours
     );
@@ -470,10 +468,23 @@ export function goToPeak(session: Session): void {
   const moment = source.curves.extremes.greatest(0, source.curves.moments - 1);
   const us = moment === 0 ? 0 : (source.recording.steps.time[moment - 1] as number);
   session.setHere({ source, moment, us, lifetime: null });
-  const u = source.axis.uOfUs(us);
+  const u = uOfMoment(session, moment, us);
   const { viewport } = session;
   if (u < viewport.fromU || u > viewport.toU)
     session.setViewport(viewport.around(u - viewport.spanU / 2, u + viewport.spanU / 2, 0));
+}
+
+/** Where a moment lies along the axis: where it has no time, by its place in the order. */
+function uOfMoment(session: Session, moment: number, us: number): number {
+  const { axis } = session.viewport;
+  return axis.kind === 'event' && !isTimed(session.source.recording.device) ? moment : axis.uOfUs(us);
+}
+
+function peakU(session: Session): number | null {
+  const { curves, recording } = session.source;
+  const { headline, startUs } = recording.device;
+  if (headline.peakUs === null) return null;
+  return uOfMoment(session, curves.extremes.greatest(0, curves.moments - 1), headline.peakUs - startUs);
 }
 
 /** Select the next or previous allocation of the selected one's line, in the order in which they were made. */
