@@ -371,10 +371,8 @@ class Analysis:
         )
 
     @property
-    def shown_notes(self) -> tuple[Note, ...]:
-        """`notes`, after what explains an out-of-memory error and what grew, where these have no place of their own."""
-        first = () if self.oom is None else self.oom.notes()
+    def verdict_notes(self) -> tuple[Note, ...]:
+        """What explains an out-of-memory error, and the way out of it or of the leak that the sentence begins with."""
+        oom = () if self.oom is None else self.oom.notes()
         told = self.told_leak
-        if told is not None and told.remedy:
-            first = (*first, Note("info", f"Do: {told.remedy}"))
-        return (*first, *self.growth_notes, *self.notes)
+        return oom if told is None or not told.remedy else (*oom, Note("info", f"Do: {told.remedy}"))

@@ -218,7 +218,7 @@ def _write(analysis: Analysis, keeps: list[NDArray[np.bool_] | None], bins: int,
         # What grew has a section of its own.
         "notes": [
             {"level": note.level, "text": note.text}
-            for note in (*(() if analysis.oom is None else analysis.oom.notes()), *analysis.notes)
+            for note in (*analysis.verdict_notes, *analysis.notes)
         ],
         "discloses": _discloses(analysis, interner),
         "strings": interner.strings,

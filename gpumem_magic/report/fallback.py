@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpumem_magic.analysis.model import Analysis, DeviceAnalysis, Row
+    from gpumem_magic.recording.model import Note
 
 __all__ = ["escape", "fallback_html", "image_tag", "tables_html"]
 
@@ -94,11 +95,11 @@ def tables_html(analysis: Analysis, top: int) -> str:
     return "".join(parts)
 
 
-def notes_html(analysis: Analysis) -> str:
-    """Write the notes as a list, or nothing."""
-    if not analysis.shown_notes:
+def notes_html(notes: Sequence[Note]) -> str:
+    """Write notes as a list, or nothing."""
+    if not notes:
         return ""
-    items = "".join(f"<li>{escape(note.text)}</li>" for note in analysis.shown_notes)
+    items = "".join(f"<li>{escape(note.text)}</li>" for note in notes)
     return f'<ul style="margin:4px 0;padding-left:18px">{items}</ul>'
 
 
@@ -118,5 +119,6 @@ def fallback_html(analysis: Analysis, png: bytes, width: int, top: int = 5) -> s
     """
     tables = tables_html(analysis, top)
     summary = '<summary style="cursor:pointer">Who was alive at the peak and at the end</summary>'
-    details = f"<details>{summary}{tables}{notes_html(analysis)}</details>"
-    return f"<div>{image_tag(png, analysis.sentence, width)}{details}</div>"
+    details = f"<details>{summary}{tables}{notes_html((*analysis.growth_notes, *analysis.notes))}</details>"
+    # What to do is never folded away: it is what a reader without a kernel came for.
+    return f"<div>{image_tag(png, analysis.sentence, width)}{notes_html(analysis.verdict_notes)}{details}</div>"

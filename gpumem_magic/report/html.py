@@ -81,7 +81,7 @@ def _fallback(analysis: Analysis, png: bytes | None, width: int) -> str:
     ]
     if png is not None:
         parts.append(image_tag(png, analysis.sentence, width))
-    parts.append(notes_html(analysis))
+    parts.append(notes_html((*analysis.verdict_notes, *analysis.growth_notes, *analysis.notes)))
     parts.append(tables_html(analysis, 40))
     return "".join(parts)
 

@@ -14,6 +14,8 @@ from gpumem_magic.analysis.leaks.plain import plain
 from gpumem_magic.analysis.leaks.remedies import remedy
 from gpumem_magic.holders.model import Category, Holder, HolderKind, HolderScan, Storage
 from gpumem_magic.recording.model import Note
+from gpumem_magic.report import Report
+from gpumem_magic.report.container import decode
 from gpumem_magic.report.text import report_text
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -120,7 +122,12 @@ def test_what_to_do_stands_below_the_sentence(script):
     lines = report_text(analysis).splitlines()
     assert lines[1] == "  do: drop what is no longer needed from `a`, or keep it on the CPU"
     assert "held by `a`" in lines[0]
-    assert Note("info", "Do: drop what is no longer needed from `a`, or keep it on the CPU") in analysis.shown_notes
+    todo = "Do: drop what is no longer needed from `a`, or keep it on the CPU"
+    assert Note("info", todo) in analysis.verdict_notes
+    # In the interactive view as well, and where no script runs before what is folded away.
+    header, _ = decode(Report(analysis).to_document())
+    assert {"level": "info", "text": todo} in header["notes"]
+    assert todo in Report(analysis).static_bundle()[0]["text/html"].split("<details>")[0]
 
 
 def test_as_plain_values(script):

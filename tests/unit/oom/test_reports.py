@@ -70,7 +70,7 @@ def test_the_report_shows_numbers_and_suggestions_under_the_sentence():
     assert lines[1] == "  why: asked for 128 MiB, 128 MiB more than could be had"
     assert "free 768 MiB (releasable 0 B, unreleasable 768 MiB), largest piece for this request 96.0 MiB" in lines[2]
     assert next(line for line in lines if line.startswith("  do: ")).startswith("  do: free the 64.0 MiB")
-    texts = [note.text for note in found.shown_notes]
+    texts = [note.text for note in found.verdict_notes]
     assert texts[0] == "Why: asked for 128 MiB, 128 MiB more than could be had"
     assert any(text.startswith("Do 1: free the 64.0 MiB") for text in texts)
 
