@@ -216,10 +216,7 @@ def _write(analysis: Analysis, keeps: list[NDArray[np.bool_] | None], bins: int,
         if cell is None
         else {"executionCount": cell.execution_count, "label": cell.label, "runs": cell.runs},
         # What grew has a section of its own.
-        "notes": [
-            {"level": note.level, "text": note.text}
-            for note in (*analysis.verdict_notes, *analysis.notes)
-        ],
+        "notes": [{"level": note.level, "text": note.text} for note in (*analysis.verdict_notes, *analysis.notes)],
         "discloses": _discloses(analysis, interner),
         "strings": interner.strings,
         "frames": interner.frames,
