@@ -215,7 +215,9 @@ test('a recording without times is drawn by its order, and took nobody knows how
   await view.show(encode(makeHeader([device]), timelineArrays(truth)));
   expect(one('select[aria-label=Axis]')).toHaveProperty('value', 'event');
   expect(numbers().took).toBe('?');
-  press(one('.overlay'), 'p');
+  const overlay = one('.overlay');
+  overlay.focus();
+  press(overlay, 'p');
   expect(one('.panel tfoot td').title).toBe(`${Math.max(...bruteTotals(truth)).toLocaleString('en')} bytes`);
   await view.show(randomDocument(3, 200).bytes);
   expect(one('select[aria-label=Axis]')).toHaveProperty('value', 'time');
