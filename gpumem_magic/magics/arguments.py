@@ -198,7 +198,10 @@ def _export_path(given: str) -> Path:
     if path.suffix.lower() not in {".html", ".htm"}:
         raise BadUsageError(f"--export writes HTML: name a file that ends in .html, not {given}")
     # The kernel's working directory is the notebook's, and the cell may change it.
-    path = Path.cwd() / path
+    try:
+        path = Path.cwd() / path
+    except OSError:
+        raise BadUsageError("--export: the current folder is gone; os.chdir() to another one first") from None
     if not path.parent.is_dir():
         raise BadUsageError(f"--export: there is no folder {path.parent}; create it first")
     if not os.access(path if path.exists() else path.parent, os.W_OK):

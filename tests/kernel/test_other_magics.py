@@ -160,6 +160,16 @@ def test_misuse_says_what_to_do_and_does_not_run_the_cell(kernel, source, hint):
     assert kernel.run("ran").result == ("1" if source.startswith("ran") else "0")
 
 
+def test_an_export_from_a_folder_that_is_gone_says_so_and_does_not_run_the_cell(kernel):
+    kernel.run("import os, tempfile\nhome, gone = os.getcwd(), tempfile.mkdtemp()\nran = 0")
+    kernel.run("os.chdir(gone)\nos.rmdir(gone)")
+    cell = kernel.run("%%gpumem --export x.html\nran = 1")
+    kernel.run("os.chdir(home)")
+    assert cell.kinds == ["stderr"]
+    assert "the current folder is gone" in cell.text("stderr")
+    assert kernel.run("ran").result == "0"
+
+
 def test_help_names_every_option(kernel):
     # The pager's text is a payload, so ask for it in Python.
     cell = kernel.run("print(get_ipython().find_cell_magic('gpumem').__doc__)")
