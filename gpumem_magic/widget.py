@@ -32,7 +32,7 @@ _SCRIPT = Path(__file__).resolve().parent / "static" / "widget.js"
 # The saved state holds the script (about 150 kB) and this in base64; a notebook with 20 reports stays under 10 MB.
 _DOCUMENT_BYTES = 256_000
 # Versions that do not fit each other fail in many ways, with warnings too where the user makes errors of them.
-_IMPORT_ERRORS = (ImportError, OSError, AttributeError, TypeError, ValueError, RuntimeError, Warning)
+IMPORT_ERRORS = (ImportError, OSError, AttributeError, TypeError, ValueError, RuntimeError, Warning)
 # Below, the document takes as long as a thread takes to start.
 _MANY_EVENTS = 20_000
 # Older widgets still show what they hold, but no longer answer questions: their reports' columns are let go.
@@ -129,7 +129,7 @@ def preload() -> None:
 
     Meant for a side thread while a long cell runs. A package that fails to import is left to `bundle`, which says so.
     """
-    with suppress(*_IMPORT_ERRORS):
+    with suppress(*IMPORT_ERRORS):
         importlib.import_module("gpumem_magic.report.png")
         importlib.import_module("gpumem_magic.report.fallback")
         importlib.import_module("matplotlib.backends._backend_agg")
@@ -139,7 +139,7 @@ def preload() -> None:
 def preload_view() -> None:
     """Import what the live view needs, where a front end can show it."""
     if can_show_widgets():
-        with suppress(*_IMPORT_ERRORS, GpumemError):
+        with suppress(*IMPORT_ERRORS, GpumemError):
             _widget_class()
 
 
@@ -164,7 +164,10 @@ def _document(report: _Shown) -> Callable[[], bytes]:
     from concurrent.futures import ThreadPoolExecutor
 
     pool = ThreadPoolExecutor(1, "gpumem-document")
-    written = pool.submit(report.to_document, _DOCUMENT_BYTES)
+    try:
+        written = pool.submit(report.to_document, _DOCUMENT_BYTES)
+    except RuntimeError:  # no more threads for this user, or the interpreter ends
+        return partial(report.to_document, _DOCUMENT_BYTES)
     pool.shutdown(wait=False)
     return written.result
 

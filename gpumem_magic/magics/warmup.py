@@ -63,7 +63,7 @@ def _import_own() -> None:
     from gpumem_magic import widget
 
     for name in _OWN:
-        with _importing, suppress(ImportError, OSError, RuntimeError, Warning):
+        with _importing, suppress(*widget.IMPORT_ERRORS):
             importlib.import_module(name)
     with _importing:
         widget.preload_view()

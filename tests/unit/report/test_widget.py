@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 
 import make_documents  # type: ignore[import-not-found]
 import pytest
@@ -79,6 +80,18 @@ def test_a_document_written_beside_the_picture_is_the_same(published, monkeypatc
     alone, beside = (module._open[key].document for key in ("alone", "beside"))
     assert beside == alone
     assert published[1]["image/png"] == published[0]["image/png"]
+
+
+def test_without_a_thread_the_document_is_written_after_the_picture(published, monkeypatch):
+    def no_more(*_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(module, "_MANY_EVENTS", 0)
+    monkeypatch.setattr(threading.Thread, "start", no_more)
+    show.display(Report(make_documents.busy(1500)), cell_key="a")
+    (data,) = published
+    assert "no interactive view" not in data["text/plain"]
+    assert data[VIEW]["model_id"] == module._open["a"].model_id
 
 
 def test_a_document_that_fails_beside_the_picture_costs_the_view_alone(published, monkeypatch):
