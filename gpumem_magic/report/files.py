@@ -75,9 +75,14 @@ def write_new(data: bytes, path: str | os.PathLike[str]) -> Path:
     """
     target = _new(path)
     try:
-        with target.open("xb") as file:
+        file = target.open("xb")
+    except OSError as error:
+        raise ExportError(f"cannot write {target}: {error.strerror or error}") from error
+    try:
+        with file:
             file.write(data)
     except OSError as error:
+        target.unlink(missing_ok=True)  # a part would look like the whole, and be in the way of the next try
         raise ExportError(f"cannot write {target}: {error.strerror or error}") from error
     return target
 
@@ -99,7 +104,11 @@ def write_new_snapshot(trace: Trace, path: str | os.PathLike[str]) -> Path:
         Something lies there, or it cannot be written.
     """
     target = _new(path)
-    write_snapshot(trace, target)
+    try:
+        write_snapshot(trace, target)
+    except ExportError:
+        target.unlink(missing_ok=True)
+        raise
     return target
 
 

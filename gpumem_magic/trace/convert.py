@@ -29,6 +29,8 @@ __all__ = ["convert", "from_snapshot"]
 
 # 1 PiB: sums of 8,000 such sizes stay within 64 bits.
 _MAX_SIZE = 2**50
+# Microseconds, the year 2255; the view counts in 64-bit floats.
+_MAX_TIME = 2**53
 
 
 def from_snapshot(
@@ -176,6 +178,8 @@ class _Converter:
         return columns
 
     def check_times(self, times: NDArray[np.int64], key: str) -> None:
+        if np.any((times > _MAX_TIME) | (times < -_MAX_TIME)):
+            raise SnapshotError(f"not a torch memory snapshot: {key} has an event with an impossible time")
         if len(times) and not times.any():
             self.warnings.append(f"{key}: no times were recorded (torch before 2.3 has none): events are in order only")
         elif len(times):

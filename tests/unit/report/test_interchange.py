@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import make_documents  # type: ignore[import-not-found]
@@ -144,3 +145,20 @@ def test_a_report_saves_by_the_name_and_a_view_may_ask(tmp_path):
 def test_an_unknown_format_is_told_which_there_are():
     with pytest.raises(BadUsageError, match="there are perfetto and speedscope"):
         exported(document("gap"), "pprof")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit for a file's size there")
+@pytest.mark.parametrize("name", ["a.speedscope.json", "a.perfetto.json", "a.pickle"])
+def test_a_disk_that_is_full_leaves_no_part_of_a_file(tmp_path, name):
+    import resource
+
+    report = read_snapshot(RECORDINGS / "streams.c0.pickle.xz")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(ExportError, match="File too large"):
+            report.save(tmp_path / name)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
+    assert report.save(tmp_path / name).stat().st_size > 100

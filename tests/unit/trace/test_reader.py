@@ -92,6 +92,10 @@ def test_long_memo_indices_are_read(tmp_path):
         (pickle.dumps({"device_traces": [[{"action": "alloc", "addr": "x", "size": 1}]]}), "unknown shape"),
         (pickle.dumps({"device_traces": [[{"action": "alloc", "addr": 1, "size": -5}]]}), "impossible size"),
         (pickle.dumps({"device_traces": [[{"action": "alloc", "addr": 1, "size": 2**51}]]}), "impossible size"),
+        (
+            pickle.dumps({"device_traces": [[{"action": "alloc", "addr": 1, "size": 5, "time_us": 2**62}]]}),
+            "impossible time",
+        ),
         (pickle.dumps({"device_traces": [[{"action": ["alloc"], "addr": 1, "size": 5}]]}), "unknown shape"),
         (pickle.dumps({"device_traces": [[{"action": "alloc", "addr": 1, "size": 2**70}]]}), "unknown shape"),
         (pickle.dumps({"segments": [{"address": 0, "total_size": 512, "blocks": 3}]}), "unknown shape"),
