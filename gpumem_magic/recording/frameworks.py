@@ -56,7 +56,10 @@ def jax_readings() -> tuple[DeviceReading, ...]:
         return ()
     found = []
     for device in jax.local_devices():
-        stats = device.memory_stats()
+        try:
+            stats = device.memory_stats()
+        except RuntimeError:  # XlaRuntimeError: a plugin's device that has not implemented it
+            continue
         if not stats or "bytes_in_use" not in stats:
             continue
         values = {

@@ -24,7 +24,7 @@ def finished_module(name: str) -> ModuleType | None:
 
 def is_torch(module: Any) -> bool:
     """Tell whether a module is PyTorch, and not a folder or file of the user's that has its name."""
-    return hasattr(module, "_C") and hasattr(module, "cuda")
+    return hasattr(module, "_C") and hasattr(getattr(module, "cuda", None), "is_initialized")
 
 
 def finished_torch() -> Any:

@@ -25,9 +25,9 @@ _REFUSALS = (RuntimeError, AssertionError, AttributeError, TypeError, ValueError
 
 def cuda_is_used() -> bool | None:
     """Tell whether this process has initialised CUDA through torch; None while torch is not imported."""
-    torch = sys.modules.get("torch")
-    # A module that is still being imported has no `cuda` yet.
-    return bool(torch.cuda.is_initialized()) if torch is not None and hasattr(torch, "cuda") else None
+    # A module that is still being imported has no `cuda` yet, or half of one; a stub of the user's may never have it.
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return bool(cuda.is_initialized()) if hasattr(cuda, "is_initialized") else None
 
 
 def settings_in_force() -> InForce:

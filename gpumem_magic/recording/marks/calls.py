@@ -194,7 +194,7 @@ class CallMarks:
         _mon.free_tool_id(tool)
 
     def _fail(self, error: Exception) -> None:
-        text = f"module paths end early ({type(error).__name__}: {one_line(error)}); the cell itself is not affected"
+        text = f"module paths end early ({one_line(error)}); the cell itself is not affected"
         self.notes.append(Note("warning", text))
         try:
             self._release()

@@ -8,15 +8,17 @@ import sys
 import threading
 import time
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
-from gpumem_magic.recording.imports import ImportWatch, finished_module
+from gpumem_magic.recording.imports import ImportWatch, finished_module, finished_torch
 from gpumem_magic.recording.model import Outcome, Sample
 from gpumem_magic.recording.notes import Notes, one_line
 from gpumem_magic.recording.outcome import classify
 from gpumem_magic.recording.quiet import stderr_without
 from gpumem_magic.recording.sampler import Sampler, live_line
+from gpumem_magic.recording.settings import cuda_is_used
 from gpumem_magic.recording.ticker import call_every, shut_down
 
 
@@ -210,3 +212,10 @@ def test_live_line_reads():
         "gpumem: recording │ cuda:0: allocated 1.00 GiB · reserved 2.00 GiB · device used 3.00 GiB of 80.0 GiB"
         " │ cpu: this process 1.00 MiB · host used 1.00 GiB │ 12.4 s"
     )
+
+
+def test_a_module_of_the_users_that_looks_a_little_like_torch_is_not_torch(monkeypatch):
+    for stub in (SimpleNamespace(), SimpleNamespace(_C=1, cuda=SimpleNamespace()), SimpleNamespace(_C=1, cuda=None)):
+        monkeypatch.setitem(sys.modules, "torch", stub)
+        assert finished_torch() is None
+        assert cuda_is_used() is None

@@ -239,6 +239,15 @@ def test_jaxs_counters_are_read_where_a_device_keeps_some(monkeypatch):
     assert set(second.missing) == {"reserved", "max_allocated", "limit"}
 
 
+def test_a_device_of_jax_that_has_no_counters_to_ask_is_left_out(monkeypatch):
+    def refuse():
+        raise RuntimeError("UNIMPLEMENTED: GetAllocatorStats is not supported")
+
+    _pretend_jax(monkeypatch, {"bytes_in_use": 5})
+    sys.modules["jax"].local_devices().insert(0, SimpleNamespace(memory_stats=refuse, device_kind="Metal"))
+    assert [reading.allocated for reading in frameworks.jax_readings()] == [5]
+
+
 def test_jax_is_never_started(monkeypatch):
     _pretend_jax(monkeypatch, {"bytes_in_use": 1}, started=False)
     assert frameworks.jax_readings() == ()
