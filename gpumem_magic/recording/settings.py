@@ -26,7 +26,7 @@ _REFUSALS = (RuntimeError, AssertionError, AttributeError, TypeError, ValueError
 def cuda_is_used() -> bool | None:
     """Tell whether this process has initialised CUDA through torch; None while torch is not imported."""
     # A module that is still being imported has no `cuda` yet, or half of one; a stub of the user's may never have it.
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
     return bool(cuda.is_initialized()) if hasattr(cuda, "is_initialized") else None
 
 
