@@ -16,15 +16,21 @@ from typing import TYPE_CHECKING, Any
 from gpumem_magic.holders.suspended import FRAMED, describe_future, describe_suspended, is_future
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 Describe = Callable[[Any, object], "str | None"]
 
-__all__ = ["GROUP", "describe_chain", "describe_edge", "key_text", "plain_attributes"]
+__all__ = ["GROUP", "describe_chain", "describe_edge", "key_text", "own_attributes", "plain_attributes"]
 
 # Python 3.11 has it.
 GROUP: Any = getattr(builtins, "BaseExceptionGroup", None)
 _SHORT = 40
+
+
+def own_attributes(kind: type) -> Mapping[str, object]:
+    """Return a class's own attributes, without running its metaclass's code."""
+    found: Mapping[str, object] = type.__dict__["__dict__"].__get__(kind)
+    return found
 
 
 def plain_attributes(value: Any) -> dict[str, object]:
@@ -128,7 +134,7 @@ def _describe_partial(partial: functools.partial[object], child: object) -> str:
 
 
 def _describe_class(parent: type, child: object) -> str | None:
-    for name, value in list(vars(parent).items()):
+    for name, value in list(own_attributes(parent).items()):
         if value is child:
             return f".{name}"
     return None

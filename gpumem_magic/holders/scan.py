@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumem_magic.holders.budget import Budget
 from gpumem_magic.holders.cycles import climb, closure_above
-from gpumem_magic.holders.edges import describe_chain
+from gpumem_magic.holders.edges import describe_chain, own_attributes
 from gpumem_magic.holders.errors import error_roots
 from gpumem_magic.holders.graph import GraphWalk
 from gpumem_magic.holders.model import Category, Holder, HolderKind, HolderScan, Storage
@@ -301,7 +301,7 @@ class _Scan:
         if id(value) in self._walk.visited or self._walk.is_kept_out(value) or issubclass(kind, types.ModuleType):
             return True
         if issubclass(kind, type):
-            return value.__module__ != "__main__"
+            return own_attributes(value).get("__module__") != "__main__"
         # The globals of a module.
         return kind is dict and "__builtins__" in value  # type: ignore[operator]
 

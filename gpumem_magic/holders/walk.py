@@ -12,7 +12,7 @@ import types
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from gpumem_magic.holders.edges import describe_chain, key_text
+from gpumem_magic.holders.edges import describe_chain, key_text, own_attributes
 from gpumem_magic.holders.foreign import Foreign
 from gpumem_magic.holders.suspended import locals_of
 
@@ -246,4 +246,5 @@ def _of_code(holder: Any) -> list[object]:
     if type(holder) is types.FrameType:
         return [] if holder.f_code.co_name == "<module>" else [value for _, value in locals_of(holder)]
     # Library classes hold code; a class of the notebook may hold a cache.
-    return list(vars(holder).values()) if holder.__module__ == "__main__" else []
+    own = own_attributes(holder)
+    return list(own.values()) if own.get("__module__") == "__main__" else []

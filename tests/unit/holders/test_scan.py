@@ -272,6 +272,18 @@ class _Hostile:
     __hash__ = None  # type: ignore[assignment]
 
 
+class _HostileMeta(type):
+    def __getattribute__(cls, name):
+        raise SystemExit(name)
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_no_code_of_a_metaclass_runs(shell, quick):
+    hostile = _HostileMeta("Hostile", (), {"__module__": "__main__", "cache": torch.ones(COUNT)})
+    shell.user_ns["hostile"] = hostile
+    assert find(shell, quick=quick).holders[0].path == "hostile.cache"
+
+
 def test_hostile_objects_are_survived(shell):
     class Target:
         pass
