@@ -172,7 +172,7 @@ def test_a_storage_without_a_tensor_is_recognised():
 
 
 def test_measuring_and_recognising_run_no_code_of_a_users_class(shell):
-    class Loud(torch.Tensor):
+    class Loud(torch.Tensor):  # type: ignore[misc, name-defined]
         @classmethod
         def __torch_function__(cls, *_arguments):
             raise KeyError("nobody asked")
@@ -343,7 +343,7 @@ def test_a_users_class_whose_code_would_fail(shell):
 
 
 def test_a_task_that_waits_and_a_context_variable(shell):
-    variable = contextvars.ContextVar("current_batch")
+    variable: contextvars.ContextVar[object] = contextvars.ContextVar("current_batch")
 
     async def serve():
         buffer = torch.ones(COUNT + 5)

@@ -7,6 +7,7 @@ import re
 import sys
 import textwrap
 import warnings
+from typing import Any
 
 import pytest
 
@@ -20,14 +21,14 @@ FIRST = 30_011  # elements of the first one; each has 8 more than the one before
 
 class Shell:
     def __init__(self) -> None:
-        self.user_ns: dict[str, object] = {"__name__": "__main__", "torch": torch}
+        self.user_ns: dict[str, Any] = {"__name__": "__main__", "torch": torch}
         self.user_ns_hidden: dict[str, object] = {}
 
 
 VARIABLE, GRAPH, RUNNING = HolderKind.VARIABLE, HolderKind.GRAPH, HolderKind.RUNNING
 
 # name → code, the path, its kind.
-CASES = {
+CASES: dict[str, tuple[str, str] | tuple[str, str, HolderKind]] = {
     # containers
     "deque": ("from collections import deque\nqueue1 = deque([1, torch.ones(N)])", "queue1[1]"),
     "set": ("group = {torch.ones(N)}", "group (in the set)"),
@@ -343,7 +344,8 @@ def held():
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_exact_path(held, name):
-    _, path, *kind = CASES[name]
+    case = CASES[name]
+    path, kind = case[1], case[2] if len(case) == 3 else VARIABLE
     found = held[FIRST + 8 * list(CASES).index(name)]
     assert re.fullmatch(re.escape(path).replace("<int>", r"\d+"), found[0][0]), found
-    assert found[0][1] is (kind[0] if kind else VARIABLE)
+    assert found[0][1] is kind
