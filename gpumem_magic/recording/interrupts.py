@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import signal
+import sys
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -15,18 +16,41 @@ if TYPE_CHECKING:
 
 __all__ = ["interrupt_deferred", "press_again"]
 
-# Seconds in which whoever asks has surely returned to the user's code.
-_PRESS_AGAIN_SECONDS = 0.02
+# How often and how long to look whether the user's code runs: IPython takes milliseconds to reach it, or more on a busy
+# machine. A cell that ended meanwhile needs no stopping.
+_LOOK_SECONDS = 0.02
+_MOST_LOOKS = 250
 
 
 def press_again() -> None:
-    """Press the stop button in a moment, where a ``KeyboardInterrupt`` could not have reached the user's code."""
-    call_every(0, _press, delay=_PRESS_AGAIN_SECONDS)
+    """Press the stop button once the user's code runs, where a ``KeyboardInterrupt`` could not have reached it."""
+    looks = iter(range(_MOST_LOOKS))
+
+    def press() -> bool:
+        if _runs_users_code():
+            _press()
+            return False
+        return next(looks, None) is not None
+
+    call_every(_LOOK_SECONDS, press, delay=_LOOK_SECONDS)
 
 
-def _press() -> bool:
-    _thread.interrupt_main()
+def _runs_users_code() -> bool:
+    space = getattr(sys.modules.get("__main__"), "__dict__", None)
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        if frame.f_globals is space:
+            return True
+        frame = frame.f_back
     return False
+
+
+def _press() -> None:
+    ident = threading.main_thread().ident
+    if ident is not None and hasattr(signal, "pthread_kill") and callable(signal.getsignal(signal.SIGINT)):
+        signal.pthread_kill(ident, signal.SIGINT)  # which also ends a sleep or a read, as the button does
+    else:
+        _thread.interrupt_main()
 
 
 @contextmanager
