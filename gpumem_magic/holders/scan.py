@@ -295,7 +295,7 @@ class _Scan:
             if (above is None or above.kind not in _CYCLES) and number < _MOST_GRAPH_CYCLES and not self._over():
                 self._name_graph_cycle(tensor, entry, own)
 
-    def _is_alive(self, value: object) -> bool:
+    def _is_alive(self, value: Any) -> bool:
         """Tell whether an object certainly lives: roots reach it, or every program has it."""
         kind = type(value)
         if id(value) in self._walk.visited or self._walk.is_kept_out(value) or issubclass(kind, types.ModuleType):
@@ -303,7 +303,7 @@ class _Scan:
         if issubclass(kind, type):
             return own_attributes(value).get("__module__") != "__main__"
         # The globals of a module.
-        return kind is dict and "__builtins__" in value  # type: ignore[operator]
+        return kind is dict and "__builtins__" in value
 
     def _above(self, above: Climb) -> Holder:
         """Put into words what was found above an object that no root reaches."""

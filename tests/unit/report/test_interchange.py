@@ -153,6 +153,7 @@ def test_a_disk_that_is_full_leaves_no_part_of_a_file(tmp_path, name):
     import resource
 
     report = read_snapshot(RECORDINGS / "streams.c0.pickle.xz")
+    assert isinstance(report, Report)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
