@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gpumem_magic.recording.model import DeviceReading
 
-__all__ = ["describe_failure", "is_out_of_memory", "last_error_name", "with_surroundings"]
+__all__ = ["chain", "describe_failure", "is_out_of_memory", "last_error_name", "with_surroundings"]
 
 _MOST_FRAMES = 200
 # The text of a worker's error holds its traceback; the numbers stand at its end.
@@ -65,7 +65,7 @@ def last_error_name() -> str | None:
 
 def describe_failure(error: BaseException | None) -> Failure | None:
     """Describe the out-of-memory error that `error` is or was raised from; None when there is none."""
-    found = next((one for one in _chain(error) if is_out_of_memory(one)), None)
+    found = next((one for one in chain(error) if is_out_of_memory(one)), None)
     if found is None or error is None:
         return None
     torch = sys.modules.get("torch")
@@ -92,10 +92,11 @@ def with_surroundings(failure: Failure, after: Iterable[DeviceReading], previous
     return replace(failure, processes=tuple(_processes(after)), previous_error=previous)
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def chain(error: BaseException | None, *, on_purpose: bool = False) -> Iterator[BaseException]:
     """Yield an error, what it came from and what it groups, the nearest first.
 
-    Both kinds of link, because a library's handler may fail in its turn; task groups put errors together.
+    Both kinds of link, because a library's handler may fail in its turn; task groups put errors together. `on_purpose`
+    follows only ``raise … from``: a handler's own error is then told as what it is.
     """
     seen: set[int] = set()
     pending = deque([error])
@@ -105,7 +106,9 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
             continue
         seen.add(id(error))
         yield error
-        pending += [error.__cause__, error.__context__]
+        pending.append(error.__cause__)
+        if not (on_purpose or error.__suppress_context__):  # ``raise … from None``: what was handled is over
+            pending.append(error.__context__)
         group = getattr(error, "exceptions", None)
         pending += group if isinstance(group, tuple) else ()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumem_magic.recording.failure import describe_failure, is_out_of_memory
+from gpumem_magic.recording.failure import chain, describe_failure, is_out_of_memory
 from gpumem_magic.recording.model import Outcome
 from gpumem_magic.recording.notes import one_line
 
@@ -26,11 +26,5 @@ def classify(error: BaseException | None) -> tuple[Outcome, str | None, Failure 
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "CancelledError":
         return Outcome.INTERRUPTED, text, None
     failure = describe_failure(error)
-    cause: BaseException | None = error
-    for _ in range(10):  # chains can be circular
-        if cause is None:
-            break
-        if is_out_of_memory(cause):
-            return Outcome.OUT_OF_MEMORY, text, failure
-        cause = cause.__cause__
-    return Outcome.ERROR, text, failure
+    is_it = any(is_out_of_memory(one) for one in chain(error, on_purpose=True))
+    return Outcome.OUT_OF_MEMORY if is_it else Outcome.ERROR, text, failure

@@ -120,6 +120,39 @@ def test_outcomes(error, outcome):
     assert classify(error)[0] is outcome
 
 
+class GroupOfErrors(Exception):  # noqa: N818  # ExceptionGroup, which Python 3.10 has not
+    def __init__(self, *exceptions):
+        super().__init__("unhandled errors in a TaskGroup")
+        self.exceptions = exceptions
+
+
+def handled(error, *, on_purpose):
+    """Return an error as a handler of an out-of-memory error raises it, plainly or ``from None``."""
+    error.__context__ = OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    error.__suppress_context__ = on_purpose
+    return error
+
+
+def test_an_error_among_several_is_the_outcome():
+    outcome, _, failure = classify(GroupOfErrors(ValueError("x"), OutOfMemoryError("CUDA out of memory")))
+    assert outcome is Outcome.OUT_OF_MEMORY
+    assert failure is not None
+    assert failure.text == "CUDA out of memory"
+
+
+def test_a_handlers_own_error_is_the_outcome_with_the_verdict_beside_it():
+    outcome, text, failure = classify(handled(KeyError("metrics"), on_purpose=False))
+    assert (outcome, text) == (Outcome.ERROR, "KeyError: 'metrics'")
+    assert failure is not None
+    assert "2.00 GiB" in failure.text
+
+
+def test_an_error_that_was_handled_on_purpose_is_over():
+    outcome, _, failure = classify(handled(ValueError("smaller batch, please"), on_purpose=True))
+    assert outcome is Outcome.ERROR
+    assert failure is None
+
+
 def test_errors_become_one_line():
     assert one_line(ValueError("a\nb")) == "ValueError: a"
     assert one_line(KeyboardInterrupt()) == "KeyboardInterrupt"
