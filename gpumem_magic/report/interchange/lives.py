@@ -85,6 +85,28 @@ class Lives:
         moved[:1] = True
         return time[moved], np.cumsum(delta)[moved]
 
+    def peaks(self, groups: int) -> NDArray[np.int64]:
+        """Return the most bytes that each owner held, in one pass over all of them; shape ``(groups,)``."""
+        moments = np.concatenate([[self.begin_us], self.time_us, self.sum_time_us])
+        # Each moment's place in time; changes of one microsecond keep their order, as in `curve`.
+        place = np.empty(len(moments), np.int64)
+        place[np.argsort(moments, kind="stable")] = np.arange(len(moments))
+        ended = self.end >= 0
+        sums = np.diff(self.sum_value, axis=1, prepend=0)
+        row, at = np.nonzero(sums)
+        owner = np.concatenate([self.group, self.group[ended], self.sum_group[row]])
+        when = np.concatenate([place[self.start + 1], place[self.end[ended] + 1], place[len(self.time_us) + 1 + at]])
+        delta = np.concatenate([self.bytes, -self.bytes[ended], sums[row, at]])
+        order = np.lexsort((when, owner))
+        owner, when, total = owner[order], when[order], np.cumsum(delta[order])
+        first = np.flatnonzero(np.diff(owner, prepend=-1))
+        held = total - np.repeat(total[first] - delta[order][first], np.diff(first, append=len(owner)))
+        # Between two changes of one moment nothing was held.
+        settled = (np.diff(owner, append=-1) != 0) | (np.diff(when, append=-1) != 0)
+        found = np.zeros(groups, np.int64)
+        np.maximum.at(found, owner[settled], held[settled])
+        return found
+
 
 def read_lives(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], index: int) -> Lives:
     """Read device `index` of a decoded view document."""

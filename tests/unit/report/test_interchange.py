@@ -14,6 +14,7 @@ from gpumem_magic._errors import BadUsageError, ExportError
 from gpumem_magic.cli import main
 from gpumem_magic.report.container import decode
 from gpumem_magic.report.interchange import exported
+from gpumem_magic.report.interchange.lives import read_lives
 from gpumem_magic.report.questions import Questions
 from gpumem_magic.report.report import Report
 
@@ -96,6 +97,17 @@ def test_traces_have_the_documented_form_and_the_peak(name):
         assert set(begun) == set(ended)
         assert all(begun[key]["ts"] <= ended[key]["ts"] for key in begun)
         assert {event["name"] for event in own if event["ph"] == "C"} >= {lane["name"] for lane in device["lanes"]}
+
+
+@pytest.mark.parametrize("name", [*FIXTURES, "lm_growing.c1", "oom_growth"])
+def test_what_each_owner_held_most_is_the_top_of_its_curve(name):
+    header, arrays = decode(document(name))
+    for index, device in enumerate(header["devices"]):
+        lives = read_lives(header, arrays, index)
+        count = len(device["groups"])
+        tops = [int(max(lives.curve(number)[1], default=0)) for number in range(count)]
+        assert lives.peaks(count).tolist() == tops
+        assert any(tops) or name in {"empty", "counters"}
 
 
 def test_what_a_trace_leaves_out_it_says():
