@@ -12,7 +12,18 @@ from gpumem_magic.allocator.settings_model import MIB, AllocatorSettings, divisi
 if TYPE_CHECKING:
     from gpumem_magic.allocator.conf import TorchVersion
 
-__all__ = ["parse_settings"]
+__all__ = ["SUGGESTED", "parse_settings"]
+
+#: What people try, with the values that articles name. The garbage collector acts under a limit only.
+SUGGESTED = (
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:128",
+    "max_split_size_mb:512",
+    "roundup_power2_divisions:4",
+    "expandable_segments:True,roundup_power2_divisions:4",
+    "garbage_collection_threshold:0.8",
+)
 
 
 def parse_settings(text: str, version: TorchVersion = NEWEST) -> AllocatorSettings:

@@ -21,11 +21,12 @@ __all__ = ["Accident", "find_accidents"]
 
 
 class Accident(NamedTuple):
-    """Bytes, what keeps them (``"Out[7]"``), and what gives them back."""
+    """Bytes, what keeps them (``"Out[7]"``), what gives them back, and whether nobody can have meant to keep them."""
 
     bytes: int
     holder: str
     cure: str
+    is_sure: bool = True
 
 
 _BINDING = re.compile(r"\s*([A-Za-z_]\w*)\s*(?::[^=]+)?=(?!=)")
@@ -130,7 +131,9 @@ def _old_variables(key: str, state: OomState | None, holders: HolderScan, bound:
         shown = ", ".join(f"`{name}` ({holders.idle[name]})" for name in names[:3])
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         text = f"old variables that this cell does not use: {shown}{more}"
-        found.append(Accident(sum(sizes.values()), text, f"%gpumem_free --vars {' '.join(names[:8])}"))
+        # Their next cell may need them: they can go, but they are not called an accident.
+        cure = f"%gpumem_free --vars {' '.join(names[:8])}"
+        found.append(Accident(sum(sizes.values()), text, cure, is_sure=False))
     return found
 
 

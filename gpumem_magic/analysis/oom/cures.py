@@ -18,6 +18,7 @@ __all__ = ["suggestions"]
 
 MIB = 1 << 20
 _SMALLER = "make this request smaller: a smaller batch, or the same work in chunks"
+_GROWING = "(not where tensors are shared by CUDA IPC or paused by sleep-mode tools; max_split_size_mb has no say then)"
 _SAVE = (
     "hold less at once: a smaller batch, activation checkpointing, autocast, torch.no_grad() where nothing is trained"
 )
@@ -33,23 +34,42 @@ def _request(evidence: Evidence) -> list[str]:
     return [first, "or use a device that holds more, or split it over several"]
 
 
-def _expandable(evidence: Evidence) -> list[str]:
-    """Recommend segments that can grow only where they can be switched on and are not."""
+def _restart(evidence: Evidence) -> list[str]:
+    """Recommend the setting that the replay shows to fit; segments that grow where nothing could be replayed."""
     settings = evidence.settings
     if evidence.backend not in {"cuda", "hip"}:
         return []
     if (evidence.state is not None and evidence.state.expandable) or (settings is not None and settings.expandable):
         return ["expandable segments are on already, so that setting is used up"]
-    text = settings.merged if settings is not None else "expandable_segments:True"
-    line = f'os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "{text}"'
-    begin = f"or restart the kernel and begin with `import os; {line}`, before torch is imported"
-    if evidence.retrial is not None and evidence.retrial.fits is False:
-        return [f"segments that grow ({text}) would not have helped: {_replayed(evidence.retrial)}"]
-    told = "segments then grow" if evidence.retrial is None else _replayed(evidence.retrial)
-    return [
-        f"{begin}: {told}",
-        "(not where tensors are shared by CUDA IPC or paused by sleep-mode tools; max_split_size_mb has no say then)",
-    ]
+    plain = settings.merged if settings is not None else "expandable_segments:True"
+    retrial = evidence.retrial
+    if retrial is None:
+        return [f"{_begin_with(plain)}: segments then grow", _GROWING]
+    if retrial.fits:
+        found = [f"{_begin_with(retrial.conf)}: {_replayed(retrial)}"]
+        found += [_GROWING] if "expandable_segments:True" in retrial.conf else []
+        first = evidence.tried[0] if evidence.tried else retrial
+        return found if first is retrial else [*found, f"({_not_shown(first)})"]
+    # Where no setting surely fits, the one that may is worth a try.
+    maybe = next((one for one in evidence.tried if one.fits is None), None)
+    if maybe is None:
+        found = [f"segments that grow ({retrial.conf}) would not have helped: {_replayed(retrial)}"]
+    else:
+        found = [f"{_begin_with(maybe.conf)}: {_replayed(maybe)}"]
+        found += [_GROWING] if "expandable_segments:True" in maybe.conf else []
+    shown = maybe or retrial
+    others = [one.conf for one in evidence.tried if one is not shown]
+    return [*found, f"(no other setting that was replayed is shown to fit: {'; '.join(others)})"] if others else found
+
+
+def _begin_with(conf: str) -> str:
+    line = f'os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "{conf}"'
+    return f"or restart the kernel and begin with `import os; {line}`, before torch is imported"
+
+
+def _not_shown(retrial: Retrial) -> str:
+    kind = "would not have helped" if retrial.fits is False else "is not shown to help"
+    return f"{retrial.conf} {kind}: {_replayed(retrial)}"
 
 
 def _replayed(retrial: Retrial) -> str:
@@ -93,7 +113,7 @@ def _fragmentation(evidence: Evidence) -> list[str]:
                 f"allocate what stays ({where}) before the large temporaries, or free it before this line: "
                 f"{format_bytes(state.pinning)} pins {format_bytes(sum(pin.size for pin in state.pins))}"
             )
-    return [*found, *_expandable(evidence), *_raise_limit(evidence), _SMALLER]
+    return [*found, *_restart(evidence), *_raise_limit(evidence), _SMALLER]
 
 
 def _setting(evidence: Evidence) -> list[str]:

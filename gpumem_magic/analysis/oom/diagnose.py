@@ -140,7 +140,12 @@ def diagnose(
     )
     cause = decide(evidence)
     if retry is not None and cause in {Cause.FRAGMENTATION, Cause.SETTING}:
-        evidence = replace(evidence, retrial=_retrial(evidence, retry))
+        tried = _retrials(evidence, retry, cause)
+        fitting = next((one for one in tried if one.fits), tried[0] if tried else None)
+        evidence = replace(evidence, retrial=fitting, tried=tried)
+    if cause is Cause.REQUEST or (cause is Cause.LIMIT and _exceeds_limit(evidence)):
+        # Freeing any of it would not make the request fit.
+        evidence = replace(evidence, accidents=())
     return OomVerdict(
         cause=cause,
         device=key,
@@ -161,16 +166,22 @@ def _purposes(device: DeviceAnalysis | None) -> tuple[str, ...]:
     return () if text is None else (f"allocated then: {text}",)
 
 
-def _retrial(evidence: Evidence, retry: Retry) -> Retrial | None:
-    """Try segments that can grow on the recording, where they could be switched on."""
+def _exceeds_limit(evidence: Evidence) -> bool:
+    request, limit = evidence.request, evidence.limit
+    return request is not None and limit is not None and request.low > limit.high
+
+
+def _retrials(evidence: Evidence, retry: Retry, cause: Cause) -> tuple[Retrial, ...]:
+    """Try settings on the recording where segments that can grow are not on; for a lost setting, those segments."""
     state, settings = evidence.state, evidence.settings
     if state is None or state.expandable or settings is None or settings.expandable:
-        return None
+        return ()
+    confs = (settings.merged,) if cause is Cause.SETTING else (settings.merged, *settings.alternatives)
     is_limited = limit_was_in_the_way(evidence)
     cap: int | None = state.reserved + state.device_free
     if is_limited:
         cap = evidence.limit.value if evidence.limit is not None else None
-    return retry(evidence.key, state.event, cap, collects=is_limited, conf=settings.merged)
+    return retry(evidence.key, state.event, cap, collects=is_limited, confs=confs)
 
 
 def _device(devices: Sequence[DeviceAnalysis], message: OomMessage | None) -> DeviceAnalysis | None:

@@ -76,11 +76,13 @@ class Evidence:
     worker
         The error came from this other process.
     retrial
-        The same program with segments that can grow, where that was replayed.
+        The same program under another setting, where that was replayed: the first that fits, or else the first tried.
     missing
         What cannot be known, and why: one line each.
     thread
         The error came from this other thread.
+    tried
+        Every setting that was replayed, the smallest change first.
     """
 
     key: str
@@ -107,6 +109,7 @@ class Evidence:
     retrial: Retrial | None = None
     missing: tuple[str, ...] = field(default_factory=tuple)
     thread: str | None = None
+    tried: tuple[Retrial, ...] = ()
 
     @property
     def obtainable(self) -> Size | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpumem_magic._errors import BadUsageError
 from gpumem_magic.allocator.conf import TorchVersion, check, from_environment
 from gpumem_magic.allocator.conf.environment import NEWEST
+from gpumem_magic.allocator.settings_text import SUGGESTED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +34,8 @@ class SettingsState:
         Why a setting in the environment is not in force, or None.
     merged
         The text to write for expandable segments, with what is set and goes together with it.
+    alternatives
+        Other texts against fragmentation, likewise, the smallest change first.
     """
 
     variable: str | None
@@ -41,6 +44,7 @@ class SettingsState:
     expandable: bool | None
     lost: str | None
     merged: str
+    alternatives: tuple[str, ...] = ()
 
 
 def settings_state(
@@ -72,14 +76,27 @@ def settings_state(
     unread = bool(found.text) and in_force == ""
     lost = _why_lost(found.variable, found.text, in_force, found.notes) if refused or unread else None
     kept = check(in_force or found.text, version).settings if in_force or found.text else {}
-    parts = [
-        f"{name}:{value}"
-        for name, value in kept.items()
-        # These two do not go together: the split limit is ignored for segments that grow.
-        if name not in {"expandable_segments", "max_split_size_mb", "backend"} and isinstance(value, (int, float))
-    ]
-    merged = ",".join(["expandable_segments:True", *parts])
-    return SettingsState(found.variable, found.text, in_force, expandable, lost, merged)
+    merged, *alternatives = _against_fragmentation(
+        {name: value for name, value in kept.items() if isinstance(value, (int, float))}
+    )
+    return SettingsState(found.variable, found.text, in_force, expandable, lost, merged, tuple(alternatives))
+
+
+def _against_fragmentation(kept: Mapping[str, int | float]) -> list[str]:
+    """Return texts to try, each with what is set and goes together with it; segments that grow first."""
+    texts = []
+    for suggested in sorted(SUGGESTED, key=lambda text: text.count(",")):
+        new = dict(pair.split(":") for pair in suggested.split(",") if pair)
+        left_out = {"expandable_segments", "backend", *new}
+        if "expandable_segments" in new:
+            # These two do not go together: the split limit is ignored for segments that grow.
+            left_out.add("max_split_size_mb")
+        elif any(name in kept for name in new):
+            continue  # Somebody has chosen a value.
+        parts = [f"{name}:{value}" for name, value in kept.items() if name not in left_out]
+        if new:
+            texts.append(",".join([*(f"{name}:{value}" for name, value in new.items()), *parts]))
+    return texts
 
 
 def _plain(text: str) -> str:

@@ -125,7 +125,8 @@ def _accident(evidence: Evidence) -> str:
     short = evidence.shortfall
     lack = f" and was {format_bytes(short)} short" if short else ""
     asked = _asked(evidence) if evidence.request is not None else "a library or the driver found the card full"
-    return f"{asked}{lack}; {format_bytes(total)} was kept by accident, by {what}{more}"
+    kept = "was kept by accident, by" if all(one.is_sure for one in evidence.accidents) else "could be freed, held by"
+    return f"{asked}{lack}; {format_bytes(total)} {kept} {what}{more}"
 
 
 def _limit(evidence: Evidence) -> str:
@@ -247,9 +248,10 @@ def numbers(evidence: Evidence) -> tuple[str, ...]:
         rest = state.owners[3:]
         more = f"; {format_bytes(sum(owner.bytes for owner in rest))} elsewhere" if rest else ""
         lines.append(f"alive then: {shown}{more}")
-    if evidence.accidents:
-        kept = "; ".join(f"{format_bytes(one.bytes)} by {one.holder}" for one in evidence.accidents[:3])
-        lines.append(f"kept by accident: {kept}")
+    for is_sure, told in ((True, "kept by accident"), (False, "could be freed")):
+        those = [one for one in evidence.accidents if one.is_sure is is_sure][:3]
+        if those:
+            lines.append(f"{told}: " + "; ".join(f"{format_bytes(one.bytes)} by {one.holder}" for one in those))
     return tuple(lines)
 
 

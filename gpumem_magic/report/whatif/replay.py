@@ -9,7 +9,7 @@ import numpy as np
 
 from gpumem_magic._errors import BadUsageError, SnapshotError
 from gpumem_magic.allocator.settings_model import from_torch
-from gpumem_magic.allocator.settings_text import parse_settings
+from gpumem_magic.allocator.settings_text import SUGGESTED, parse_settings
 from gpumem_magic.report.whatif.limits import natural_cap, why_not
 from gpumem_magic.report.whatif.model import STACKLESS, Answer, Cap, Facts, Row
 from gpumem_magic.trace.model import Trace
@@ -24,17 +24,6 @@ if TYPE_CHECKING:
     from gpumem_magic.analysis.segments import MemoryRecord
 
 __all__ = ["SUGGESTED", "Question", "answer_of", "explore", "facts_of", "question_for", "rows_of", "with_line"]
-
-#: What people try, with the values that articles name. The garbage collector acts under a limit only.
-SUGGESTED = (
-    "",
-    "expandable_segments:True",
-    "max_split_size_mb:128",
-    "max_split_size_mb:512",
-    "roundup_power2_divisions:4",
-    "expandable_segments:True,roundup_power2_divisions:4",
-    "garbage_collection_threshold:0.8",
-)
 
 _NO_FRACTION = "not replayed: torch collects only under a memory fraction (set_per_process_memory_fraction)"
 _NO_LIMIT = "not replayed: torch collects only under a memory limit"

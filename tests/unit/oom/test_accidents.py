@@ -45,8 +45,11 @@ def test_variables_of_earlier_cells_that_nothing_uses():
     idle = {"model1": "last used in In [3]", "model2": "last used in In [5]"}
     found = cell(heap, after=reading(heap), holders=held_by(["model1.weight", "model2.weight", "data"], idle))
     assert found.oom.cause is Cause.ACCIDENT
-    text = "40.0 GiB was kept by accident, by old variables that this cell does not use: `model1` (last used in In [3])"
+    text = "40.0 GiB could be freed, held by old variables that this cell does not use: `model1` (last used in In [3])"
     assert text in found.oom.sentence
+    # A later cell may need them: only what nobody can have meant is called an accident.
+    assert not any("accident" in line for line in (found.oom.sentence, *found.oom.numbers))
+    assert any(line.startswith("could be freed: 40.0 GiB by old variables") for line in found.oom.numbers)
     command = "run `%gpumem_free --vars model1 model2` in a cell of its own, then this cell again"
     assert found.oom.suggestions[0] == command
     # What this cell or a recent one uses is meant.
@@ -108,6 +111,23 @@ def test_what_the_notebook_keeps_counts_on_the_cpu_too(request_gib, used, cause)
     if cause is Cause.ACCIDENT:
         assert "60.0 GiB was kept by accident, by the output history (Out[7])" in found.oom.sentence
         assert found.oom.suggestions[0].startswith("run `%gpumem_free --out`")
+
+
+@pytest.mark.parametrize("holders", [kept_by(HolderKind.OUTPUT, "Out[7]"), held_by(["model"], {"model": "unused"})])
+def test_what_cannot_make_an_absurd_request_fit_is_left_out(holders):
+    heap = full_card()
+    heap.oom(4 << 50, GIB // 2)
+    found = cell(heap, after=reading(heap), holders=holders)
+    assert found.oom.cause is Cause.REQUEST
+    told = "\n".join([found.oom.sentence, *found.oom.numbers, *found.oom.suggestions])
+    assert not any(word in told for word in ("accident", "could be freed", "Out[7]", "`model`"))
+    assert found.oom.evidence.accidents == ()
+    # The same where the limit of the process alone refuses it.
+    heap = full_card()
+    heap.oom(82 * GIB, GIB // 2)
+    found = cell(heap, after=reading(heap, total=160 * GIB, limit=80 * GIB), holders=holders)
+    assert found.oom.cause is Cause.LIMIT
+    assert not any("accident" in line or "could be freed" in line for line in found.oom.numbers)
 
 
 def test_old_variables_and_a_name_bound_anew_on_the_cpu():

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
 import pytest
 from by_hand.oom import GIB, MIB, Heap, cell, reading, scattered
 
 from gpumem_magic.analysis.oom import Cause
+from gpumem_magic.analysis.oom.cures import suggestions
+from gpumem_magic.analysis.oom.evidence import Evidence
+from gpumem_magic.analysis.oom.retrial import retry_in
+from gpumem_magic.analysis.oom.settings import settings_state
 from gpumem_magic.recording.model import Failure
+from gpumem_magic.trace.model import Action
+from gpumem_magic.trace.reader import read_trace
+
+DATA = Path(__file__).parents[2] / "data" / "recordings"
 
 
 def test_fragmentation_has_three_numbers_and_what_pins():
@@ -47,6 +59,41 @@ def test_a_setting_that_would_not_have_helped_is_not_recommended():
         "segments that grow (expandable_segments:True) would not have helped: replayed with it, the program still asks "
         "for more than 0.99 GiB"
     )
+    # Under torch's defaults the model would have served this hand-made heap: what it says of others proves nothing.
+    assert [one.conf for one in found.oom.evidence.tried] == ["expandable_segments:True"]
+
+
+def test_where_no_setting_is_shown_to_fit_that_is_said():
+    # What stays is large, and live memory and the request together pass the limit: no arrangement has room.
+    trace = read_trace(DATA / "oom_fragmented.pickle.xz")
+    event = int(np.flatnonzero(trace.devices[0].events.action == Action.OOM)[-1])
+    confs = ["expandable_segments:True", "max_split_size_mb:128", "max_split_size_mb:512", "roundup_power2_divisions:4"]
+    tried = retry_in(trace)("cuda:0", event, 3 * GIB, collects=True, confs=confs)
+    # The third reaches no block of this program, so that it is torch's default.
+    assert [(one.conf, one.fits) for one in tried] == [(confs[0], None), (confs[1], None), (confs[3], None)]
+    settings = settings_state({"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": False}, {}, "2.11.0")
+    failed = [replace(one, fits=False) for one in tried]
+    for known, words in (
+        (tried, "before torch is imported: replayed with it, this may or may not have fitted"),
+        (failed, "segments that grow (expandable_segments:True) would not have helped: replayed with it"),
+    ):
+        evidence = Evidence("cuda:0", "cuda", "allocator", settings=settings, retrial=known[0], tried=tuple(known))
+        lines = suggestions(Cause.FRAGMENTATION, evidence)
+        assert any(words in line for line in lines), lines
+        assert f"(no other setting that was replayed is shown to fit: {confs[1]}; {confs[3]})" in lines
+
+
+def test_settings_that_are_tried_keep_what_somebody_has_chosen():
+    conf = "max_split_size_mb:64,garbage_collection_threshold:0.8"
+    found = settings_state({"PYTORCH_CUDA_ALLOC_CONF": conf, "expandable_segments": False}, {}, "2.11.0")
+    assert found.merged == "expandable_segments:True,garbage_collection_threshold:0.8"
+    assert found.alternatives == (
+        "roundup_power2_divisions:4,max_split_size_mb:64,garbage_collection_threshold:0.8",
+        "expandable_segments:True,roundup_power2_divisions:4,garbage_collection_threshold:0.8",
+    )
+    plain = settings_state({"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": False}, {}, "2.11.0")
+    # One option before two.
+    assert [text.count(",") for text in plain.alternatives] == [0, 0, 0, 0, 1]
 
 
 def test_expandable_segments_are_not_recommended_where_they_are_on():

@@ -44,6 +44,27 @@ def test_real_recordings(name, cause, words):
     assert message.free.low <= state.device_free <= message.free.high
 
 
+def test_the_setting_that_the_replay_shows_to_fit_is_the_one_that_is_named():
+    found = analyse_trace(read_trace(DATA / "recordings" / "oom_fragmented.pickle.xz"), "oom_fragmented").oom
+    assert found is not None
+    (line,) = [line for line in found.suggestions if "os.environ" in line]
+    assert line == (
+        'or restart the kernel and begin with `import os; os.environ["PYTORCH_CUDA_ALLOC_CONF"] = '
+        '"max_split_size_mb:128"`, before torch is imported: replayed with it, the request fits, with 4.00 GiB of '
+        "4.00 GiB reserved"
+    )
+    assert (
+        "(expandable_segments:True is not shown to help: replayed with it, this may or may not have fitted: 3.89 GiB "
+        "of 4.00 GiB reserved)"
+    ) in found.suggestions
+    # The first that fits ends the search, so that the smallest change is named.
+    assert [(one.conf, one.fits) for one in found.evidence.tried] == [
+        ("expandable_segments:True", None),
+        ("max_split_size_mb:128", True),
+    ]
+    assert found.evidence.retrial is found.evidence.tried[1]
+
+
 def test_a_verdict_that_fails_takes_no_number_with_it():
     heap = full_card()
     whole, found = cell(heap, after=reading(heap)), cell(heap, after=reading(heap), holders=object())
