@@ -204,13 +204,15 @@ class _Panel:
         canvas, axis = self.canvas, self.scene.axis
         canvas.line([(self.left, self.bottom), (self.right, self.bottom)], palette.FOREGROUND, width=1)
         written: list[tuple[float, float]] = []
+        # Not "idle": imports and sums take time as well.
+        said = ", nothing allocated" if len(axis.folds) == 1 else ""
         for start, to in axis.folds:
             first, last = float(self.px(float(axis.place(start)))), float(self.px(float(axis.place(to))))
             stripes = np.array([(first, self.top), (last, self.top), (last, self.bottom), (first, self.bottom)])
             canvas.polygon(stripes, palette.BACKGROUND, alpha=0.72)
             for x in (first, last):
                 canvas.line([(x, self.top), (x, self.bottom + 4)], palette.MUTED, width=0.8, dashes=(2, 2))
-            text = f"{format_duration((to - start) / 1e6)} idle"
+            text = f"{format_duration((to - start) / 1e6)}{said}"
             room = canvas.measure(text, 11)
             middle = min(max((first + last) / 2, self.left + room / 2), self.right - room / 2)
             if all(middle + room / 2 < a - 4 or middle - room / 2 > b + 4 for a, b in written):
@@ -299,8 +301,8 @@ def _caption(analysis: Analysis, scenes: list[Scene]) -> list[tuple[str, str]]:
     if folded:
         axis = max(folded, key=lambda axis: axis.folded_us)
         count = len(axis.folds)
-        places = "an idle stretch" if count == 1 else f"{count} idle stretches"
-        text = f"Time axis: {places} ({format_duration(axis.folded_us / 1e6)}) folded."
+        places = "a stretch" if count == 1 else f"{count} stretches"
+        text = f"Time axis: {places} without allocations ({format_duration(axis.folded_us / 1e6)}) folded."
         lines.append((text, palette.MUTED))
     if any(
         np.any(scene.highest - scene.total > 0.02 * max(int(scene.highest.max()), 1))

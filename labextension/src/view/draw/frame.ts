@@ -70,7 +70,10 @@ export function drawRuler(pen: Pen, layout: Layout, viewport: Viewport, colours:
   for (const { left, text } of folds) pen.fillText(text, left, y);
 }
 
-/** "⋯ 5.89 s idle ⋯" under each fold; it goes before the ticks, since it is what makes them jump. */
+/**
+ * "⋯ 5.89 s, nothing allocated ⋯" under a fold (not "idle": imports and sums take time as well), the time alone where
+ * folds are several or the plot is narrow. It goes before the ticks, since it is what makes them jump.
+ */
 function foldLabels(pen: Pen, layout: Layout, viewport: Viewport): { left: number; right: number; text: string }[] {
   const { plot } = layout;
   const out: { left: number; right: number; text: string }[] = [];
@@ -78,7 +81,10 @@ function foldLabels(pen: Pen, layout: Layout, viewport: Viewport): { left: numbe
     const u = (viewport.axis.uOfUs(fold.fromUs) + viewport.axis.uOfUs(fold.toUs)) / 2;
     const x = plot.x + viewport.pxOfU(u, plot.width);
     if (x < plot.x || x > plot.x + plot.width) continue;
-    const text = `⋯ ${formatDuration(fold.toUs - fold.fromUs)} idle ⋯`;
+    const time = formatDuration(fold.toUs - fold.fromUs);
+    const long = `⋯ ${time}, nothing allocated ⋯`;
+    const fits = viewport.axis.folds.length === 1 && pen.measureText(long).width <= plot.width / 4;
+    const text = fits ? long : `⋯ ${time} ⋯`;
     const width = pen.measureText(text).width;
     const left = Math.min(Math.max(x - width / 2, 4), layout.width - width - 4);
     if (left > (out.at(-1)?.right ?? Number.NEGATIVE_INFINITY) + 6) out.push({ left, right: left + width, text });
