@@ -157,9 +157,12 @@ export function deviceTabs(
   return h('div', { class: 'devices', role: 'tablist', 'aria-label': 'Devices' }, ...tabs);
 }
 
-/** What is not known of a device, and why; null when everything is. */
+/** What the host's memory does not have at all; that it is "not known" there would be noise under every report. */
+const NOT_ON_HOST = new Set(['reserved_before', 'reserved_peak', 'reserved_after', 'headroom']);
+
+/** What is not known of a device, and why; null when everything that a reader expects is. */
 export function missingList(device: Device): HTMLElement | null {
-  const entries = Object.entries(device.missing);
+  const entries = Object.entries(device.missing).filter(([name]) => device.kind !== 'cpu' || !NOT_ON_HOST.has(name));
   if (entries.length === 0) return null;
   // "allocatedBefore" and "allocated_before" are both "allocated before".
   const words = (name: string): string =>
