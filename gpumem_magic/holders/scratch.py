@@ -211,7 +211,8 @@ def scratch_text(
     names = _some(scratch.removed)
     lines = [f"gpumem: scratch removed {names}" if names else "gpumem: scratch: the cell created no names"]
     for step in freed:
-        parts = [f"{format_bytes(size)} on {device}" for device, size in step.tensors.items()]
+        freed_here = ", ".join(f"{format_bytes(size)} on {device}" for device, size in step.tensors.items())
+        parts = [f"freed {freed_here}"] if freed_here else []
         back = [f"{format_bytes(size)} back to the driver on {device}" for device, size in step.returned.items()]
         if parts or back:
             lines.append(f"  {step.step}: {', '.join([*parts, *back])}")

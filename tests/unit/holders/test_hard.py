@@ -224,7 +224,7 @@ def test_a_scratch_cell_leaves_what_was_there_before(shell):
         (20, "cpu", "kept"),
     ]
     text = scratch_text(scratch, freed, remains, {})
-    assert "scratch removed x\n" in text
+    assert "scratch removed x\n  names: freed 91.6 KiB on cpu\n" in text
     assert "not freed: 91.6 KiB on cpu, held by registry['x']" in text
     assert "--keep: the cell left no never" in text
 
