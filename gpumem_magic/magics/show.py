@@ -100,5 +100,5 @@ def _explored(report: Report, request: Request) -> Report:
     try:
         return report.explored()
     except GpumemError as error:
-        print(f"gpumem: the file says nothing of other settings: {error}")  # noqa: T201 - the magic's output
+        print(f"gpumem: --whatif adds nothing to the file, since {error}")  # noqa: T201 - the magic's output
         return report

@@ -46,8 +46,8 @@ def test_a_wrong_setting_is_refused_with_the_corrected_one(loaded):
 def test_a_cell_of_cpu_tensors_cannot_be_replayed_and_says_so(loaded, tmp_path):
     path = tmp_path / "x.html"
     cell = loaded.run(f"%%gpumem --export {path} --whatif\nkept = torch.ones(1000, 1000)")
-    why = "cpu: memory there does not come from torch's caching allocator"
-    assert f"the file says nothing of other settings: {why}" in cell.text()
+    why = "memory on cpu does not come from torch's caching allocator"
+    assert f"--whatif adds nothing to the file, since {why}" in cell.text()
     assert path.is_file()
     answer = loaded.run("%gpumem_whatif").text()
     assert answer.startswith(f"gpumem: {why}")

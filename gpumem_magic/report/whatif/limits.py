@@ -37,7 +37,7 @@ def why_not(analysis: Analysis, device: DeviceAnalysis | None = None) -> str | N
         return "nothing was recorded, so there is nothing to replay"
     first = devices[0]
     if first.kind in {"cpu", "host"}:
-        return f"{first.key}: memory there does not come from torch's caching allocator, so no setting can change it"
+        return f"memory on {first.key} does not come from torch's caching allocator, so no setting can change it"
     if first.sampled is not None or not first.events:
         return (
             f"{first.key}: only counters were read here, no events, so there is nothing to replay; "

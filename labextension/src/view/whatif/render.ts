@@ -2,7 +2,7 @@
 
 import type { Device } from '../document';
 import { formatBytes, formatCount } from '../format';
-import { bdi, button, h } from '../ui/dom';
+import { button, h } from '../ui/dom';
 import { withCode } from '../ui/header';
 import { copyText } from '../ui/save';
 import type { WhatIf, WhatIfRow } from './document';
@@ -82,7 +82,7 @@ function line(row: WhatIfRow, look: Look): HTMLElement {
     mark === '' ? null : h('small', {}, mark)
   );
   if (row.inert !== null) {
-    return h('tr', { class: 'inert' }, name, h('td', { colspan: 5 }, row.inert));
+    return h('tr', { class: 'inert' }, name, h('td', { colspan: 5 }, ...withCode(row.inert)));
   }
   const number = h(
     'td',
@@ -99,7 +99,11 @@ function line(row: WhatIfRow, look: Look): HTMLElement {
     changeCell(row, look.recorded),
     look.spread ? h('td', { class: 'n' }, dies ? '' : row.spread) : null,
     h('td', { class: 'track', 'aria-hidden': 'true' }, bars(row, look, best)),
-    h('td', { class: `outcome${dies ? ' bad' : ''}` }, says ? bdi(row.outcome) : '')
+    h(
+      'td',
+      { class: `outcome${dies ? ' bad' : ''}` },
+      ...(says ? [h('bdi', { dir: 'auto' }, ...withCode(row.outcome))] : [])
+    )
   );
 }
 
@@ -182,12 +186,16 @@ export function sure(answer: WhatIf): HTMLElement {
   return h(
     'div',
     {},
-    h('p', { class: `sure${answer.exact ? '' : ' less'}` }, bdi(`${sentence(answer.confidence)}.`)),
+    h(
+      'p',
+      { class: `sure${answer.exact ? '' : ' less'}` },
+      h('bdi', { dir: 'auto' }, ...withCode(`${sentence(answer.confidence)}.`))
+    ),
     h(
       'details',
       {},
       h('summary', {}, 'What it cannot know'),
-      ...[...rest, UNSEEN].map(warning => h('div', {}, bdi(warning)))
+      ...[...rest, UNSEEN].map(warning => h('div', {}, h('bdi', { dir: 'auto' }, ...withCode(warning))))
     )
   );
 }

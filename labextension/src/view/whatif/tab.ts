@@ -3,7 +3,8 @@
 import { type Answer, type AskChannel, GONE, nextId, SILENT } from '../ask';
 import type { Device } from '../document';
 import type { Session } from '../session';
-import { bdi, button, h, replace } from '../ui/dom';
+import { button, h, replace } from '../ui/dom';
+import { withCode } from '../ui/header';
 import type { ExtraTab } from '../ui/tables';
 import type { WhatIf, WhatIfMessage, WhatIfRow } from './document';
 import { key, paste, sure, table, verdict } from './render';
@@ -215,7 +216,7 @@ export class WhatIfTab implements ExtraTab {
     replace(this.#status, this.#working(known), this.#wrong(known));
     const { answer, rows } = known;
     if (answer === null && this.#channel === null) {
-      replace(this.#result, h('p', {}, ABSENT));
+      replace(this.#result, h('p', {}, ...withCode(ABSENT)));
       return;
     }
     const shown = answer?.rows ?? rows;
@@ -265,7 +266,7 @@ export class WhatIfTab implements ExtraTab {
     return h(
       'div',
       { class: 'wrong', role: 'alert' },
-      bdi(problem.text),
+      h('bdi', { dir: 'auto' }, ...withCode(problem.text)),
       fix === null || fix === ''
         ? null
         : button(`Try ${fix}`, () => {
