@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import ntpath
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic._errors import BadUsageError
@@ -127,4 +129,18 @@ def _print_whatif(lab: Lab, in_force: Prediction, results: Sequence[tuple[str, P
     from gpumem_magic.report.whatif.words import text
 
     cap = None if lab.limit is None else Cap(lab.limit, "as asked for")
-    print(printable(text(Answer(facts_of(lab), cap, rows_of(lab, cap, in_force, results)))))
+    rows = tuple(
+        replace(row, dies_at=_short(row.dies_at), emptied_at=_short(row.emptied_at))
+        for row in rows_of(lab, cap, in_force, results)
+    )
+    print(printable(text(Answer(facts_of(lab), cap, rows))))
+
+
+def _short(place: str | None) -> str | None:
+    """Name a file as a report's tables do; ``--json`` has the whole path."""
+    if place is None:
+        return None
+    from gpumem_magic.report.whatif.model import STACKLESS
+
+    before = STACKLESS if place.startswith(STACKLESS) else ""
+    return before + ntpath.basename(place.removeprefix(STACKLESS))
