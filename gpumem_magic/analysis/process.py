@@ -232,7 +232,13 @@ def _rate(recording: Recording, moved: Sequence[ProcessSeries]) -> tuple[Note, .
     seconds = max(recording.ended_us - recording.started_us, 1) / 1e6
     # The first and the last look stand at the edges.
     count = max(len(series.used) for series in moved) - 2
+    looks = None if recording.process is None else recording.process.looks
+    if looks is not None:
+        # What child processes hold is read more seldom than the rest, and how often is not kept.
+        count = 0 if all(series.key == "child processes" for series in moved) else max(count, looks)
     rate = f"read {count / seconds:.0f} times a second" if count > max(seconds, 2) else f"read {count + 2} times in all"
+    if not count and looks is not None:
+        rate = "sampled"
     text = (
         f"{rate}, from the driver and the operating system: what came and went in between is not seen, nor who "
         "allocated; a line is the one that ran at that moment"

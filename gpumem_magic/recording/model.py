@@ -263,6 +263,9 @@ class ProcessSamples:
         JAX's own counters of the devices that keep some.
     remarks
         What the frameworks in use tell or hide.
+    looks
+        How often memory was read between the first reading and the last: more than the points of a long recording,
+        which is thinned. None: as often as the points tell.
     """
 
     series: tuple[ProcessSeries, ...]
@@ -270,6 +273,7 @@ class ProcessSamples:
     after: tuple[DeviceReading, ...] = ()
     samples: tuple[Sample, ...] = ()
     remarks: tuple[str, ...] = ()
+    looks: int | None = None
 
 
 class ProcessMemory(NamedTuple):

@@ -128,6 +128,7 @@ class ProcessWatch:
             after=jax_readings(),
             samples=tuple(self._jax_samples),
             remarks=tuple(text for text in texts if text is not None),
+            looks=self._looks if self._keep_every > 1 else None,
         )
 
     def _series(self, key: str) -> ProcessSeries:

@@ -144,6 +144,14 @@ def test_the_rate_is_the_one_that_was_reached(seconds, samples, rate):
     assert analysis.notes[-1].text.startswith(f"{rate}, from the driver")
 
 
+def test_a_thinned_recording_still_tells_how_often_memory_was_read():
+    counters = {"looks": 40}
+    seen = analyse(_recording(_series("host", MIB, MIB, GIB, MIB), counters=counters))
+    assert seen.notes[-1].text.startswith("read 20 times a second, from the driver")
+    children = analyse(_recording(_series("child processes", 0, GIB, 0, 0), counters=counters))
+    assert any(note.text.startswith("sampled, from the driver") for note in children.notes)
+
+
 def test_the_frameworks_own_remarks_are_told():
     assert analyse(_recording(_series("host", MIB, GIB), remarks=("JAX: …",))).notes[0].text == "JAX: …"
 

@@ -132,6 +132,19 @@ def test_the_highest_of_two_neighbours_outlives_thinning():
     assert max(kept, key=lambda point: point[1]) == (501, 100)
 
 
+@pytest.mark.parametrize("thinned", [False, True])
+def test_how_often_memory_was_read_outlives_thinning(thinned):
+    watch = ProcessWatch(RecordOptions(), Notes(), period=3600)
+    watch.start()
+    for _ in range(6):
+        assert watch._sample()
+    if thinned:
+        watch._thin()
+    samples = watch.stop()
+    assert samples is not None
+    assert samples.looks == (6 if thinned else None)
+
+
 @pytest.fixture
 def gpu(fake_nvml, monkeypatch):
     """A driver with two devices; `use(bytes)` says what this process holds on the second."""
