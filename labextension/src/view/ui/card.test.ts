@@ -8,7 +8,7 @@ import { Session } from '../session';
 import { allocationCard } from './card';
 
 /** Three allocations at one address, one after the other. */
-function threeInTurn(): Session {
+function threeInTurn(startUs?: number): Session {
   const life = (born: number, dead: number, group: number): Truth['lives'][number] => ({
     born,
     dead,
@@ -23,6 +23,7 @@ function threeInTurn(): Session {
     truth,
     [0, 1, 2].map(k => makeGroup(k))
   );
+  if (startUs !== undefined) device.startUs = startUs;
   device.timeline.pools = ['large blocks, default stream'];
   const arrays = timelineArrays(truth);
   arrays['d0.addr'] = ['u4', [1, 1, 1]];
@@ -88,4 +89,11 @@ test('what the document holds whole is not asked for', () => {
     onReply: () => () => {}
   };
   allocationCard(session, session.source, 0);
+});
+
+test('a recording without times says so, not a time of its own making', () => {
+  const session = threeInTurn(0);
+  const card = allocationCard(session, session.source, 1);
+  expect(card.textContent).toContain('alive from ? to ?');
+  expect(card.innerHTML).not.toContain('µs');
 });

@@ -1,9 +1,10 @@
 /** One allocation: size, line, stack and life. */
 
 import { nextId } from '../ask';
-import { formatBytes, formatDuration } from '../format';
+import type { Device } from '../document';
+import { formatBytes } from '../format';
 import type { Session, Source } from '../session';
-import { lifeOf, lifeText, stackList } from './describe';
+import { durationText, lifeOf, lifeText, stackList } from './describe';
 import { bdi, button, h, replace } from './dom';
 import { stepNeighbour } from './picture';
 
@@ -61,23 +62,27 @@ function askKernel(
   if (ask === null) return;
   const id = nextId();
   const { fromUs } = lifeOf(source, lifetime);
-  const { startUs } = session.source.recording.device;
+  const { device } = session.source.recording;
   const end = ask.onReply(answer => {
     if (answer.kind !== 'place' || answer.id !== id) return;
     end();
     if (answer.error !== null) return;
     for (const side of ['before', 'after'] as const) {
       const told = answer[side] as Told | null;
-      replace(parts[side], `${side} it there `, told === null ? h('b', {}, 'nobody') : h('b', {}, tellOther(told)));
+      replace(
+        parts[side],
+        `${side} it there `,
+        told === null ? h('b', {}, 'nobody') : h('b', {}, tellOther(told, device))
+      );
     }
   });
-  const start = fromUs === null ? null : Math.round(startUs + fromUs);
+  const start = fromUs === null ? null : Math.round(device.startUs + fromUs);
   if (!ask.send({ kind: 'place', id, device: session.deviceIndex, address, startUs: start })) end();
 }
 
-function tellOther({ bytes, label, cell, fromUs, toUs }: Told): string {
-  const from = fromUs === null ? 'before the recording' : formatDuration(fromUs);
-  const to = toUs === null ? 'its end' : formatDuration(toUs);
+function tellOther({ bytes, label, cell, fromUs, toUs }: Told, device: Device): string {
+  const from = fromUs === null ? 'before the recording' : durationText(device, fromUs);
+  const to = toUs === null ? 'its end' : durationText(device, toUs);
   return `${formatBytes(bytes)} ${cell === null ? '' : `${cell} `}${label}, from ${from} to ${to}`;
 }
 

@@ -1,17 +1,26 @@
 /** Sentences and parts that several views share. */
 
+import type { Device } from '../document';
 import type { Frame } from '../draw/picture';
-import { formatBytes, formatDuration } from '../format';
+import { formatBytes, formatDuration, formatMoment } from '../format';
 import { foldLabel, foldStack, frameLabel, framesOf, type StackPart } from '../model/frames';
-import { ALIVE } from '../model/steps';
+import { ALIVE, isTimed } from '../model/steps';
 import type { Session, Source } from '../session';
 import { bdi, h } from './dom';
+
+/** A moment in words; "?" where a recording has the order of its changes alone. */
+export const momentText = (device: Device, us: number, resolutionUs: number): string =>
+  isTimed(device) ? formatMoment(us, resolutionUs) : '?';
+
+/** A length of time in words; "?" likewise. */
+export const durationText = (device: Device, us: number): string => (isTimed(device) ? formatDuration(us) : '?');
 
 /** What a screen reader hears of the picture. */
 export function describePicture(session: Session, frame: Frame): string {
   const { axis } = frame.viewport;
-  const from = formatDuration(axis.usOfU(frame.viewport.fromU));
-  const to = formatDuration(axis.usOfU(frame.viewport.toU));
+  const { device } = session.source.recording;
+  const from = durationText(device, axis.usOfU(frame.viewport.fromU));
+  const to = durationText(device, axis.usOfU(frame.viewport.toU));
   const shown = session.viewport.isWhole ? 'The whole recording' : `From ${from} to ${to}`;
   return `${shown}: at most ${formatBytes(frame.columns.most)} allocated.`;
 }
@@ -65,12 +74,14 @@ export function lifeOf(source: Source, lifetime: number): Life {
 }
 
 /** "from 1.20 s to 1.31 s (110 ms)", "from before the recording to its end, still alive". */
-export function lifeText(life: Life, { stretch }: Source): string {
+export function lifeText(life: Life, { stretch, recording }: Source): string {
   const { fromUs, toUs } = life;
-  const before = stretch === null ? 'before the recording' : `before ${formatDuration(stretch.fromUs)}`;
-  const after = stretch === null ? 'its end, still alive' : `after ${formatDuration(stretch.toUs)}`;
-  const length = fromUs !== null && toUs !== null ? ` (${formatDuration(toUs - fromUs)})` : '';
-  return `from ${fromUs === null ? before : formatDuration(fromUs)} to ${toUs === null ? after : formatDuration(toUs)}${length}`;
+  const { device } = recording;
+  const time = (us: number): string => durationText(device, us);
+  const before = stretch === null ? 'before the recording' : `before ${time(stretch.fromUs)}`;
+  const after = stretch === null ? 'its end, still alive' : `after ${time(stretch.toUs)}`;
+  const length = fromUs !== null && toUs !== null && isTimed(device) ? ` (${time(toUs - fromUs)})` : '';
+  return `from ${fromUs === null ? before : time(fromUs)} to ${toUs === null ? after : time(toUs)}${length}`;
 }
 
 /** What lives from before the beginning to past the end comes folded by owner: it may be many blocks. */

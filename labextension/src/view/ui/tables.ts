@@ -3,11 +3,12 @@
 import { goButton } from '../cells/jump';
 import type { Held, Row } from '../document';
 import type { Colours } from '../draw/palette';
-import { formatBytes, formatCount, formatDuration, formatMoment, formatShare } from '../format';
+import { formatBytes, formatCount, formatShare } from '../format';
 import { liveTree } from '../model/icicle';
 import { sumRange } from '../model/live';
 import type { Session } from '../session';
 import { allocationCard } from './card';
+import { durationText, momentText } from './describe';
 import { bdi, button, h, replace, toggle } from './dom';
 import { withCode } from './header';
 import { icicle } from './icicle';
@@ -117,6 +118,7 @@ export class Tables {
 
   #showTabs(): void {
     const { here, range, viewport } = this.#session;
+    const { device } = this.#session.source.recording;
     const tab = (name: Tab | ExtraTab, label: string, enabled: boolean, title: string): HTMLElement | null =>
       enabled
         ? button(
@@ -137,9 +139,11 @@ export class Tables {
     const at =
       here === null
         ? ''
-        : ` (${formatMoment(here.us, Math.max(1, viewport.axis.kind === 'time' ? viewport.spanU / 500 : 1))})`;
+        : ` (${momentText(device, here.us, Math.max(1, viewport.axis.kind === 'time' ? viewport.spanU / 500 : 1))})`;
     const length =
-      range === null ? '' : ` (${formatDuration(viewport.axis.usOfU(range.toU) - viewport.axis.usOfU(range.fromU))})`;
+      range === null
+        ? ''
+        : ` (${durationText(device, viewport.axis.usOfU(range.toU) - viewport.axis.usOfU(range.fromU))})`;
     replace(
       this.#tabs,
       tab('peak', 'At the peak', true, 'Who was alive when the most was allocated'),
@@ -284,7 +288,7 @@ export class Tables {
       group: this.#ownGroup(here.source.recording.device.groups[row.group])
     }));
     if (table.rounding !== 0) rows.push({ group: -1, bytes: table.rounding, blocks: 0 });
-    const when = formatMoment(here.us, 1);
+    const when = momentText(session.source.recording.device, here.us, 1);
     return [
       card,
       rows.length === 0
@@ -323,7 +327,7 @@ export class Tables {
       { text: formatCount(row.blocks) }
     ];
     const cell = session.selectedCell;
-    const between = `${formatMoment(axis.usOfU(range.fromU), 1)} to ${formatMoment(axis.usOfU(range.toU), 1)}`;
+    const between = `${momentText(recording.device, axis.usOfU(range.fromU), 1)} to ${momentText(recording.device, axis.usOfU(range.toU), 1)}`;
     const intro = h(
       'p',
       {},

@@ -3,11 +3,11 @@
 import { isGrave } from '../draw/frame';
 import { lineAt } from '../draw/lines';
 import { type Colours, toneColour } from '../draw/palette';
-import { formatBytes, formatMoment } from '../format';
+import { formatBytes } from '../format';
 import type { Band } from '../model/bands';
 import type { Picked } from '../model/pick';
 import type { Session, Source } from '../session';
-import { lifeOf, lifeText, mayBeMany, stackList } from './describe';
+import { lifeOf, lifeText, mayBeMany, momentText, stackList } from './describe';
 import { bdi, h, replace } from './dom';
 
 export interface Pointed {
@@ -125,7 +125,8 @@ export class Tooltip {
   }
 
   #time(us: number): string {
-    return formatMoment(
+    return momentText(
+      this.#session.source.recording.device,
       us,
       Math.max(1, this.#session.viewport.axis.kind === 'time' ? this.#session.viewport.spanU / 500 : 1)
     );
