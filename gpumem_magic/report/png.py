@@ -205,7 +205,7 @@ class _Panel:
         canvas.line([(self.left, self.bottom), (self.right, self.bottom)], palette.FOREGROUND, width=1)
         written: list[tuple[float, float]] = []
         # Not "idle": imports and sums take time as well.
-        said = ", nothing allocated" if len(axis.folds) == 1 else ""
+        said = ", nothing allocated" if len(axis.folds) == 1 else " quiet"
         for start, to in axis.folds:
             first, last = float(self.px(float(axis.place(start)))), float(self.px(float(axis.place(to))))
             stripes = np.array([(first, self.top), (last, self.top), (last, self.bottom), (first, self.bottom)])
