@@ -210,6 +210,8 @@ def _demand(evidence: Evidence) -> list[str]:
 
 
 def _unknown(evidence: Evidence) -> list[str]:
+    if evidence.backend == "unknown":
+        return [_SMALLER, "on a GPU that torch uses too, call torch.cuda.empty_cache() before this line"]
     if evidence.kind in {"driver", "library"}:
         return ["call torch.cuda.empty_cache() before this line, so that libraries find room", "run it under %%gpumem"]
     return ["run it under %%gpumem, which records who holds what", "%gpumem_who names what is alive now"]

@@ -112,6 +112,10 @@ def diagnose(
     message = parse_message(failure.text) if failure is not None else None
     if message is None and recording is not None and recording.outcome is Outcome.OUT_OF_MEMORY:
         message = parse_message(recording.error or "")
+    if message is not None and message.backend == "unknown" and _is_jax_on_cuda(recording):
+        message = replace(
+            message, backend="cuda", missing={k: why for k, why in message.missing.items() if k != "device"}
+        )
     device = _device(devices, message)
     state = device.oom_state if device is not None else None
     if message is None and state is None:
@@ -202,11 +206,20 @@ def _device(devices: Sequence[DeviceAnalysis], message: OomMessage | None) -> De
     return None
 
 
+def _is_jax_on_cuda(recording: Recording | None) -> bool:
+    """Return whether all devices of which JAX keeps counters are GPUs of CUDA; on the CPU it keeps none."""
+    process = recording.process if recording is not None else None
+    readings = () if process is None else (*process.before, *process.after)
+    return bool(readings) and all(reading.device.startswith("cuda:") for reading in readings)
+
+
 def _key(message: OomMessage | None, device: DeviceAnalysis | None) -> str:
     if device is not None:
         return device.key
     if message is None or message.backend in {"cpu", "mps"}:
         return message.backend if message is not None else "cpu"
+    if message.backend == "unknown":
+        return "an unknown device"
     kind = "xpu" if message.backend == "xpu" else "cuda"
     return f"{kind}:{message.device or 0}"
 

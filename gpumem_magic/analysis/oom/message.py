@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Backend", "Kind", "OomMessage", "ProcessUse", "parse_message"]
 
-Backend: TypeAlias = Literal["cuda", "hip", "xpu", "mps", "cpu"]
+Backend: TypeAlias = Literal["cuda", "hip", "xpu", "mps", "cpu", "unknown"]
 Kind: TypeAlias = Literal["allocator", "rejected", "absurd", "buffer", "driver", "library", "host"]
 
 # A traceback of a worker stands before the text that counts; nobody writes more than this after it.
@@ -41,7 +41,7 @@ class OomMessage:
     Attributes
     ----------
     backend
-        Whose memory ran out.
+        Whose memory ran out; ``"unknown"`` where JAX does not tell a GPU from a TPU or the host.
     kind
         ``"allocator"`` (torch's own, with numbers), ``"rejected"`` (refused before the driver was asked),
         ``"absurd"`` (more than 1 EB), ``"buffer"`` (more than one buffer of MPS may hold), ``"driver"`` (a plain
@@ -131,6 +131,8 @@ _REJECTED_NUMBERS = {
 }
 _HOST = re.compile(r"you tried to allocate (\d{1,24}) bytes")
 _OTHERS = re.compile(r"(?:allocate|allocating) (\d[\d,]{0,30}) bytes")
+_ROCM = re.compile(r"\bROCM|\bhip[A-Z_]|\brocm")
+_NVIDIA = re.compile(r"\bcuda|\bGPU(?:_\d|\b)|/device:GPU|allocated so far", re.IGNORECASE)
 _NUMPY = re.compile(rf"Unable to allocate {SIZE}")
 _BEGIN = re.compile(
     r"(?P<torch>(?:CUDA|HIP|XPU) out of memory\.)|(?P<mps>MPS backend out of memory)|(?P<buffer>Invalid buffer size: )"
@@ -184,10 +186,12 @@ def _read(text: str, found: Mapping[str, re.Match[str]]) -> OomMessage | None:
     if "other" in found:
         # JAX and CuPy have allocators of their own on the same device.
         tried = _OTHERS.search(text)
-        reason = "another library's allocator asked the driver, past torch's"
-        missing = dict.fromkeys(_DEVICE_NUMBERS, reason)
+        missing = dict.fromkeys(_DEVICE_NUMBERS, "another library's allocator asked the driver, past torch's")
+        owner = _other_backend(text)
+        if owner == "unknown":
+            missing["device"] = "the message says of no device that it ran out: a GPU, a TPU or the host"
         size = None if tried is None else Size.exact(int(tried[1].replace(",", "")))
-        return OomMessage("cuda", "library", tried=size, missing=missing)
+        return OomMessage(owner, "library", tried=size, missing=missing)
     if "host" in found:
         return _read_host(text)
     hip = "hip" in text.lower() or "ROC" in text
@@ -201,6 +205,14 @@ def _read(text: str, found: Mapping[str, re.Match[str]]) -> OomMessage | None:
             "xpu" if xpu else "hip" if hip else "cuda", "driver", missing=dict.fromkeys(_DEVICE_NUMBERS, reason)
         )
     return None
+
+
+def _other_backend(text: str) -> Backend:
+    """Return whose memory another library ran out of: JAX says the same on a GPU, a TPU and the host."""
+    if _ROCM.search(text):
+        return "hip"
+    # CuPy alone counts what it allocated so far, and has memory of GPUs only.
+    return "cuda" if _NVIDIA.search(text) else "unknown"
 
 
 def _sizes(patterns: Mapping[str, str], text: str) -> dict[str, Size | None]:

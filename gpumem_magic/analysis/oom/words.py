@@ -32,7 +32,7 @@ def size_text(size: Size | None) -> str:
 
 def device_word(evidence: Evidence) -> str:
     """Return what to call the device."""
-    return {"cpu": "machine", "mps": "Mac"}.get(evidence.backend, "card")
+    return {"cpu": "machine", "mps": "Mac", "unknown": "device"}.get(evidence.backend, "card")
 
 
 def _asked(evidence: Evidence) -> str:

@@ -284,7 +284,14 @@ OTHERS = {
         ("hip", "driver", None),
     ),
     "numba": ("[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY", ("cuda", "driver", None)),
-    "jax": ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes.", ("cuda", "library", 8192)),
+    "jax": (
+        "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes.",
+        ("unknown", "library", 8192),
+    ),
+    "jax on a GPU": (
+        "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes on GPU_0_bfc.",
+        ("cuda", "library", 8192),
+    ),
     "cupy": (
         "Out of memory allocating 1,610,612,736 bytes (allocated so far: 12,884,901,888 bytes).",
         ("cuda", "library", 1536),
