@@ -100,7 +100,7 @@ def test_a_scratch_cell(kernel):
     assert cell.kinds == ["result", "stdout", "report"]
     assert "scratch removed a\n" in cell.text()
     assert "what stayed is as the cell left it, before --scratch freed it" in cell.report
-    assert "result: 1.00 MiB on cpu" in cell.text()
+    assert "result: freed 1.00 MiB on cpu" in cell.text()
     assert "not freed: 512 KiB on cpu, held by b (--keep)\n" in cell.text()
     assert "not freed: 256 KiB on cpu, held by registry['x'] (a name from before the cell)\n" in cell.text()
     assert "left as the cell bound them, since they were there before: old" in cell.text()
@@ -109,7 +109,7 @@ def test_a_scratch_cell(kernel):
     )
     failed = kernel.run("%%gpumem --scratch\ndef f():\n    c = torch.ones(1024, 256)\n    raise ValueError('x')\nf()")
     assert failed.kinds == ["ValueError", "stdout", "report"]
-    assert "error: 1.00 MiB on cpu" in failed.text()
+    assert "error: freed 1.00 MiB on cpu" in failed.text()
     assert "--keep goes with --scratch" in kernel.run("%%gpumem --keep a\n1").text("stderr")
 
 
@@ -129,7 +129,7 @@ def test_a_scratch_cells_names_go_although_its_report_fails(fresh_kernel, failur
     fresh_kernel.run(f"def broken(*_, **__):\n    raise {failure}\ngpumem_magic.report.build = broken")
     cell = fresh_kernel.run("%%gpumem --scratch --assert-no-leak\na = torch.ones(1024, 256)\na")
     assert "scratch removed a\n" in cell.text()
-    assert "result: 1.00 MiB on cpu" in cell.text()
+    assert "result: freed 1.00 MiB on cpu" in cell.text()
     assert "who holds the rest is not known: there is no report of the cell" in cell.text()
     if failure == "KeyboardInterrupt":
         assert cell.kinds[-1] == "KeyboardInterrupt"
