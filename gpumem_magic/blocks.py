@@ -25,7 +25,7 @@ from gpumem_magic.trace.collector import paused_collector
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import FrameType, TracebackType
+    from types import FrameType, ModuleType, TracebackType
 
     from typing_extensions import Self
 
@@ -102,6 +102,7 @@ class record:  # noqa: N801 - used as a function: `with record():`
             options,
             start_marks=self._start_marks if has_lines else None,
             roles=None if stacks == "none" else RoleBook(lambda: self._names),
+            regions=self._regions,
         )
         self._recorder: Recorder | None = recorder
         if stacks == "lines" and not has_lines:
@@ -118,6 +119,11 @@ class record:  # noqa: N801 - used as a function: `with record():`
             raise RecordingError("this recording has ended; make a new one with gpumem_magic.record()")
         self._recorder.start()
         return self
+
+    def _regions(self, torch: ModuleType) -> bool:
+        from gpumem_magic.recording.cpu.regions import has_regions
+
+        return has_regions(torch, "".join(linecache.getlines(self._file)), self._names)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

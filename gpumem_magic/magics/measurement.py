@@ -20,6 +20,7 @@ from gpumem_magic.recording.recorder import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Hashable, Mapping
+    from types import ModuleType
 
     from gpumem_magic.analysis.model import Analysis
     from gpumem_magic.holders import HolderScan
@@ -104,15 +105,18 @@ class Measurement:
             start_marks=None if request.record.stacks == "none" else self._start_marks,
             roles=None if request.brief or request.record.stacks == "none" else _role_book(shell),
             process=not request.brief,
+            regions=self._regions,
         )
+        self._text = ""
 
     @property
     def is_running(self) -> bool:
         """True between `begin` and `finish`."""
         return self._is_running
 
-    def begin(self) -> None:
-        """Start recording."""
+    def begin(self, text: str) -> None:
+        """Start recording what `text` will do."""
+        self._text = text
         self._is_running = True
         if self.request.scratch:
             from gpumem_magic.holders.scratch import Scratch
@@ -296,6 +300,11 @@ class Measurement:
                 text = f"{text}, each later one left {format_bytes(grown / (self._runs - 1), signed=True)}"
         cell = replace(recording.cell, runs=self._runs)
         return replace(recording, cell=cell, notes=(*recording.notes, Note("info", text)))
+
+    def _regions(self, torch: ModuleType) -> bool:
+        from gpumem_magic.recording.cpu.regions import has_regions
+
+        return has_regions(torch, self._text, self._shell.user_ns)
 
     def _start_marks(self) -> LineMarks:
         from gpumem_magic.recording import marks

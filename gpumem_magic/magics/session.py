@@ -111,7 +111,7 @@ class Session:
                 measurement.hooks.enter_context(counted_timeit(measurement.count))
         try:
             with interrupt_deferred():
-                measurement.begin()
+                measurement.begin(info.raw_cell or "")
         except KeyboardInterrupt:
             press_again()  # IPython would swallow it here and run the cell
 
@@ -226,7 +226,7 @@ class Session:
 
     def _run_first(self, measurement: Measurement, body: Body, local_ns: dict[str, Any] | None) -> Any:
         __tracebackhide__ = True
-        measurement.begin()
+        measurement.begin(body.text)
         error: BaseException | None = None
         filenames: tuple[str, ...] = ()
         try:

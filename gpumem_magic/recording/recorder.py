@@ -92,6 +92,9 @@ class Recorder:
         Sees what memory is for while torch's own calls begin and when the code has ended; None to leave it at lines.
     process
         Sample this process's memory as long as torch does not use CUDA, for code that uses no torch.
+    regions
+        Tells, given torch, whether the code marks ``record_function`` regions; None for none. They cost something on
+        the CPU; on CUDA they come for nothing.
     """
 
     def __init__(
@@ -102,8 +105,10 @@ class Recorder:
         start_marks: Callable[[], LineMarks] | None = None,
         roles: RoleWatch | None = None,
         process: bool = True,
+        regions: Callable[[ModuleType], bool] | None = None,
     ) -> None:
         self.notes = Notes()
+        self._has_regions = regions
         self._options = options
         self._live = live
         self._start_marks = start_marks
@@ -292,7 +297,11 @@ class Recorder:
                 self.notes.info("stacks are recorded for CUDA memory only; CPU memory is shown by line")
             from gpumem_magic.recording.cpu import CpuSource
 
-            return CpuSource(torch, self._options.cpu_entries, self.notes)
+            regions = False
+            if self._has_regions is not None:
+                with self.notes.guard("looking for record_function regions"):
+                    regions = self._has_regions(torch)
+            return CpuSource(torch, self._options.cpu_entries, self.notes, regions=regions)
         return CountersSource(f"torch keeps no allocation history for {target.value.upper()}", self.notes)
 
     def _cuda_is_in_use(self) -> None:

@@ -76,3 +76,15 @@ def test_profilers_chatter_stays_out_and_the_users_stderr_in(kernel):
     assert "USDT" not in cell.text("stderr")
     assert "Memory block of unknown size" not in cell.text("stderr")
     assert cell.kinds[-1] == "report"
+
+
+def test_regions_of_the_cell_and_of_the_notebooks_functions_are_kept(kernel):
+    kernel.run("def step():\n    with torch.profiler.record_function('a step'):\n        return torch.ones(1024)")
+    kernel.run("%%gpumem\nkept = step()")
+    regions = "[region.name for region in gpumem_magic.last.analysis.devices[0].regions]"
+    assert kernel.run(f"import gpumem_magic\n{regions}").result == "['a step']"
+    kernel.run("%%gpumem\nwith torch.profiler.record_function('here'):\n    kept = torch.ones(2048)")
+    assert kernel.run(regions).result == "['here']"
+    kernel.run("del step")
+    kernel.run("%%gpumem\nkept = torch.ones(4096)")
+    assert kernel.run(regions).result == "[]"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from gpumem_magic.recording.cpu.events import Columns, Known
+    from gpumem_magic.recording.cpu.regions import Span
     from gpumem_magic.recording.notes import Notes
     from gpumem_magic.recording.ticker import Tick
     from gpumem_magic.trace.model import Trace
@@ -54,6 +55,8 @@ _LEAST_AT_ONCE = 20_000
 _LOOK_SECONDS = 0.05
 # So many events leave 20 MB behind, which would be taken for the cell's own memory.
 _WORTH_TRIMMING = 20_000
+# More are no picture.
+_MOST_REGIONS = 10_000
 # Blocks that must be seen in malloc's figure, or it is not the malloc that torch uses.
 _BYTES_A_BLOCK = 48
 
@@ -73,14 +76,17 @@ class CpuSource:
         Most events to keep. When more were made, the recording stops there and says so.
     notes
         Where failures and limits are told.
+    regions
+        Keep ``record_function`` regions too.
     """
 
-    def __init__(self, torch: ModuleType, max_entries: int, notes: Notes) -> None:
+    def __init__(self, torch: ModuleType, max_entries: int, notes: Notes, *, regions: bool = False) -> None:
         self.kind = SourceKind.CPU
         self._torch: Any = torch
         self._max_entries = max_entries
         self._notes = notes
         self._parts: list[Columns] = []
+        self._spans: list[Span] | None = [] if regions else None
         self._known: Known | None = None
         self._count = 0
         self._taken = 0
@@ -131,7 +137,7 @@ class CpuSource:
         with self._notes.guard("reading the CPU recording"):
             from gpumem_magic.recording.cpu.events import trace_of
 
-            trace = trace_of(self._parts, started_us, ended_us)
+            trace = trace_of(self._parts, started_us, ended_us, self._spans or ())
         return Evidence(trace, self._truncated)
 
     # -- torch's profiler ------------------------------------------------------------------------------------------
@@ -157,7 +163,8 @@ class CpuSource:
         activity = c_profiler.ProfilerActivity
         mtia = getattr(self._torch, "mtia", None)
         absent = getattr(activity, "MTIA", None) if mtia is None or not mtia.is_available() else None
-        activities = {absent if absent is not None else activity.CPU}
+        # Regions come with the CPU's own activity alone.
+        activities = {absent if absent is not None and self._spans is None else activity.CPU}
         autograd = self._torch._C._autograd
         with stderr_without(_is_noise) as held:
             autograd._prepare_profiler(config, activities)
@@ -179,7 +186,10 @@ class CpuSource:
         with stderr_without(_is_noise):
             result = call_apart(self._torch, self._torch._C._autograd._disable_profiler)
         self._blocks.clear()
-        found = read_tree(self._torch, result.experimental_event_tree())
+        found = read_tree(self._torch, result.experimental_event_tree(), self._spans)
+        if self._spans is not None and len(self._spans) > _MOST_REGIONS:
+            del self._spans[_MOST_REGIONS:]
+            self._notes.info(f"only the first {format_count(_MOST_REGIONS)} record_function regions were kept")
         self._taken += len(found)
         if self._growth is not None:
             self._growth.counted(len(found))
