@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import IPython
+
 
 def test_values_displays_and_names_are_the_cells_own(kernel):
     cell = kernel.run("%%gpumem\nx = 20\nx + 22")
@@ -33,7 +35,9 @@ def test_an_error_that_cannot_be_shown_ends_the_recording_all_the_same(kernel):
     cell = kernel.run(
         "%%gpumem\nclass BrokenError(Exception):\n    def __str__(self): raise ValueError('bug')\nraise BrokenError"
     )
-    assert cell.kinds[-1] == "report"
+    if IPython.version_info >= (8,):  # before, IPython calls nobody after such a cell: the next one ends the recording
+        assert cell.kinds[-1] == "report"
+    assert kernel.run("torch._C._autograd._profiler_enabled()").result == "False"
     assert "4.00 MiB" in kernel.run("%%gpumem\nz = torch.ones(1024, 1024)").report
 
 
