@@ -227,6 +227,30 @@ def check_category_workspaces() -> str:
     return f"workspaces {size / MIB:.2f} MiB"
 
 
+def check_category_workspace_of_no_module() -> str:
+    """Workspaces that the first forward and the first backward take are charged to no module and no forward line."""
+    torch = torch_with_cuda()
+    nn = torch.nn
+    model = nn.Sequential(nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 1024), nn.ReLU()).cuda()
+    x = torch.randn(64, 1024, device="cuda")
+
+    def work() -> None:
+        model(x).square().mean().backward()
+
+    device = measured(work)
+    found = categories(device)
+    size, _ = row(found.peak, "workspace")
+    assert size >= 2 * MIB, spoken(found)
+    kind = KINDS.index("workspace")
+    in_modules = sum(part for one in found.modules for name, part in one.by_category if name == kind)
+    assert in_modules == 0, [(found.module_names[one.module], one.by_category) for one in found.modules]
+    assert int((found.forward[found.category == kind] >= 0).sum()) == 0
+    paths = {found.module_names[one.module]: one.bytes for one in found.modules}
+    relu = sum(size for path, size in paths.items() if path.endswith(("[1]", "[3]")))
+    assert relu < 8 * MIB, paths
+    return f"workspaces {size / MIB:.1f} MiB of no module; both ReLUs {relu / MIB:.2f} MiB"
+
+
 def check_category_out_of_memory() -> str:
     """In the middle of a forward: what the graph holds is told as activations."""
     torch = torch_with_cuda()

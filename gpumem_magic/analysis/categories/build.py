@@ -12,6 +12,7 @@ from gpumem_magic.analysis.categories.model import (
     KINDS,
     NEEDS_312,
     OPTIMIZER,
+    WORKSPACE,
     BackwardRow,
     Categories,
     CategoryRow,
@@ -102,8 +103,11 @@ def categorise(
         is_device=device.kind == "cuda",
         has_gradients=bool(np.isin(as_category[roles.role], (GRADIENT, OPTIMIZER)).any()),
     )
-    lives_on = _freed_next(timeline, what)
+    # A library's workspace serves whoever comes next: the module and line during which it was made own nothing of it.
+    is_shared = found.category == WORKSPACE
+    lives_on = np.where(is_shared, -1, _freed_next(timeline, what))
     module, names = _modules(roles, seen.name, phases, what, lives_on)
+    module[is_shared] = 0
     forward = np.where(lives_on >= 0, timeline.group[lives_on], -1).astype(np.int32)
     at_peak, at_end = timeline.alive(timeline.peak_change), timeline.end == -1
     columns = _Columns(module, found.category, timeline.size, timeline.blocks, found.inferred)

@@ -161,6 +161,27 @@ def test_a_workspace_from_before_the_cell_is_still_one():
     assert scene.told()[1][workspace] == "workspace?"
 
 
+def test_a_workspace_is_not_charged_to_the_module_or_line_that_was_the_first_to_need_it():
+    scene = Scene()
+    relu = ("module", "model[3]", "ReLU")
+    scene.at(0).call(relu, MODEL)
+    saved = scene.at(1).alloc(KIB)
+    forward_workspace = scene.at(2).alloc(33_554_432)
+    scene.at(3).call()
+    scene.at(4).call(BACKWARD)
+    backward_workspace, gradient = scene.at(5).alloc(8_519_680), scene.at(6).alloc(KIB)
+    scene.at(7).free(saved)
+    scene.at(8).free(gradient)
+    scene.at(9).call()
+    found, kinds, modules = scene.told()
+    assert (kinds[forward_workspace], kinds[backward_workspace]) == ("workspace?", "workspace?")
+    assert (modules[forward_workspace], modules[backward_workspace]) == ("", "")
+    # What the same backward made and let go of goes on being the module's.
+    assert (modules[saved], modules[gradient]) == ("model[3]", "model[3]")
+    assert sum(row.bytes for row in found.modules) < 4 * KIB
+    assert sum(row.bytes for row in found.backward) < 4 * KIB
+
+
 def test_without_a_complete_look_phases_must_do():
     scene = Scene()
     scene.at(0).call(MODEL)
