@@ -4,6 +4,7 @@
     python3 tests/gpu/fuzz_all.py fresh --out DIR --seconds 300    # fresh processes: the truth for other settings
     python3 tests/gpu/fuzz_all.py unseen --traces 5000             # calls that leave no event, without a GPU
 
+``compare`` repeats the end of ``fresh`` on what that left (DIR is then the unpacked folder with its ``truth.json``).
 The first two print tables and leave in DIR: ``same.txt``, ``same.jsonl``, ``fresh.txt``, and ``fuzz.tar`` with traces
 that deviate, some that fit, and every recording of the fresh processes with its ``truth.json`` (a folder that
 ``tests/benchmarks/whatif_truth.py`` reads). Nothing else may use the GPU meanwhile.
@@ -36,11 +37,12 @@ def pack(out: Path) -> None:
 def main() -> int:
     """Do one part."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("part", choices=["same", "fresh", "both", "unseen", "player", "one"])
+    parser.add_argument("part", choices=["same", "fresh", "both", "unseen", "compare", "player", "one"])
     parser.add_argument("--out", type=Path, default=Path("fuzz-results"))
     parser.add_argument("--seconds", type=float, default=200, help="for `both`: two fifths go to the first part")
     parser.add_argument("--traces", type=int, default=4800)
     parser.add_argument("--seeds", type=int, default=24, help="programs for the fresh processes, 12 each")
+    parser.add_argument("--first-seed", type=int, default=1, help="the first of these: others than before are new")
     parser.add_argument("--processes", type=int, default=12)
     for name in ("--start", "--seed", "--variant"):
         parser.add_argument(name, type=int, default=0, help=argparse.SUPPRESS)
@@ -50,6 +52,9 @@ def main() -> int:
         print(unseen.main(given.traces, given.processes, given.seconds))
         return 0
     out = given.out.resolve()
+    if given.part == "compare":
+        print(fresh.compare(out, given.processes))
+        return 0
     out.mkdir(parents=True, exist_ok=True)
     if given.part == "player":
         return int(same.player(out, given.start, given.traces, given.seconds, given.processes))
@@ -62,7 +67,8 @@ def main() -> int:
         code |= same.main(script, out, share, given.traces, given.processes)
     if given.part in {"fresh", "both"}:
         share = given.seconds * 0.6 if given.part == "both" else given.seconds
-        code |= fresh.main(script, out, share, given.seeds, given.processes)
+        seeds = range(given.first_seed, given.first_seed + given.seeds)
+        code |= fresh.main(script, out, share, seeds, given.processes)
     pack(out)
     return code
 

@@ -27,14 +27,14 @@ def name_of(seed: int, variant: int) -> str:
     return f"fresh{seed}.c{variant}"
 
 
-def main(script: Path, out: Path, seconds: float, seeds: int, processes: int) -> int:
+def main(script: Path, out: Path, seconds: float, seeds: range, processes: int) -> int:
     """Run every program under every setting, as far as `seconds` go; write recordings and ``truth.json``."""
     began = time.monotonic()
     folder = out / "fresh"
     folder.mkdir(exist_ok=True)
     lock = folder / "lock"
     lock.touch()
-    jobs = [(seed, variant) for seed in range(1, seeds + 1) for variant in range(len(FRESH))]
+    jobs = [(seed, variant) for seed in seeds for variant in range(len(FRESH))]
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
 
@@ -69,7 +69,10 @@ def main(script: Path, out: Path, seconds: float, seeds: int, processes: int) ->
     rows.sort(key=lambda row: (row["seed"], row["variant"]))
     (folder / "truth.json").write_text(json.dumps({"rows": rows}, indent=1))
     took = time.monotonic() - began
-    lines = [f"other settings: {len(rows)} fresh processes in {took:.0f} s; {len(problems)} did not answer"]
+    lines = [
+        f"other settings: {len(rows)} fresh processes of seeds {seeds.start} to {seeds.stop - 1} in {took:.0f} s; "
+        f"{len(problems)} did not answer"
+    ]
     lines += problems[:5]
     lines.append(compare(folder, processes))
     text = "\n".join(lines)
@@ -99,6 +102,7 @@ def one(out: Path, lock: Path, seed: int, variant: int) -> int:
             "streams": program.has_streams,
             "oom_message": None if played["failed_at"] is None else "out of memory",
             "failed_alloc": None,
+            "empties": len(played["empties"]),
             **{f"{name}_peak": value for name, value in played["counters"].items() if not name.startswith("num")},
             **{name: value for name, value in played["counters"].items() if name.startswith("num")},
         }
@@ -118,19 +122,67 @@ def compare(folder: Path, processes: int) -> str:
     for row in rows:
         by_seed[row["seed"]].append(row)
     totals: dict[str, Counter[str]] = defaultdict(Counter)
+    worst: dict[str, float] = defaultdict(float)
     misses: list[str] = []
+    began = time.monotonic()
     with concurrent.futures.ProcessPoolExecutor(processes) as pool:
-        for found, missed in pool.map(_compare_seed, [(folder, ours) for ours in by_seed.values()]):
+        for found, errors, missed in pool.map(_compare_seed, [(folder, ours) for ours in by_seed.values()]):
             for name, counter in found.items():
                 totals[name].update(counter)
+                worst[name] = max(worst[name], errors[name])
             misses += missed
     lines = [
         f"  {name}: " + ", ".join(f"{value} {key}" for key, value in total.items()) for name, total in totals.items()
     ]
-    return "\n".join([*sorted(lines), *misses[:60]])
+    took = f"predicted and compared in {time.monotonic() - began:.0f} s"
+    return "\n".join([took, *_goals(totals, worst), *sorted(lines), *misses[:60]])
 
 
-def _compare_seed(job: tuple[Path, list[dict[str, Any]]]) -> tuple[dict[str, Counter[str]], list[str]]:
+def _goals(totals: dict[str, Counter[str]], worst: dict[str, float]) -> list[str]:
+    """Return a line for each class of predictions that has a goal of its own, and one for the whole of them."""
+    lines = []
+    for title, limited, streams, hidden in (
+        ("no limit, one stream, every call in the recording", False, False, False),
+        ("no limit, one stream, an unseen empty_cache", False, False, True),
+        ("no limit, one stream, both", False, False, None),
+        ("no limit, several streams", False, True, None),
+        ("limit, every call in the recording", True, None, False),
+        ("limit, an unseen empty_cache", True, None, True),
+        ("limit, all", True, None, None),
+    ):
+        names = [
+            name
+            for name in totals
+            if name != "same setting"
+            and ("no limit" not in name) == limited
+            and streams in {None, "streams" in name}
+            and hidden in {None, "left no event" in name}
+        ]
+        total = sum((totals[name] for name in names), Counter())
+        count = total["predictions"]
+        if not count:
+            continue
+        parts = [
+            f"exact {total['exact'] / count:.1%}",
+            f"at most {max(worst[name] for name in names):.2%} off",
+            f"in range {total['in range'] / count:.1%}",
+        ]
+        if limited:
+            parts += [
+                f"verdict right {total['verdict'] / count:.1%}",
+                f'"fits" where it died {total["fits where it died"]}',
+                f"hedged {total['fits unless emptied']}, of which died {total['hedged and died']}",
+                f"retries {total['retries'] / count:.1%}",
+                f"failing request {total['same request'] / count:.1%}",
+            ]
+        lines.append(f"GOAL {title}: {count} predictions, " + ", ".join(parts))
+    same = totals["same setting"]
+    return [f"GOAL same setting: {same['exact']} of {same['runs']} exact", *lines]
+
+
+def _compare_seed(
+    job: tuple[Path, list[dict[str, Any]]],
+) -> tuple[dict[str, Counter[str]], dict[str, float], list[str]]:
     import numpy as np
 
     from gpumem_magic.allocator.lab import Lab
@@ -140,6 +192,7 @@ def _compare_seed(job: tuple[Path, list[dict[str, Any]]]) -> tuple[dict[str, Cou
 
     folder, rows = job
     totals: dict[str, Counter[str]] = defaultdict(Counter)
+    worst: dict[str, float] = defaultdict(float)
     misses = []
     for source in rows:
         if source["cap_gib"] is not None:
@@ -174,15 +227,17 @@ def _compare_seed(job: tuple[Path, list[dict[str, Any]]]) -> tuple[dict[str, Cou
                 counter |= {
                     "verdict": int(prediction.verdict == ("oom" if died else "fits")),
                     "fits unless emptied": int(prediction.verdict == "fits_unless_emptied"),
+                    "hedged and died": int(died and prediction.verdict == "fits_unless_emptied"),
                     "fits where it died": int(died and prediction.verdict == "fits"),
                     "retries": int(prediction.retries == target["num_alloc_retries"]),
                     "same request": int(at == target["failed_alloc"]),
                 }
             totals[kind].update(counter)
+            worst[kind] = max(worst[kind], abs(prediction.expected - true) / true if true else 0.0)
             if prediction.expected != true:
                 told = f"{prediction.expected / MIB:.0f} MiB [{prediction.low / MIB:.0f}, {prediction.high / MIB:.0f}]"
                 misses.append(
                     f"  {kind}: {source['recording']} -> {target['recording']} ({target['conf'] or 'defaults'}, "
                     f"limit {target['cap_gib']}): {told}, true {true / MIB:.0f} MiB, {prediction.verdict}"
                 )
-    return totals, misses
+    return totals, worst, misses
