@@ -69,10 +69,8 @@ def main(script: Path, out: Path, seconds: float, seeds: range, processes: int) 
     rows.sort(key=lambda row: (row["seed"], row["variant"]))
     (folder / "truth.json").write_text(json.dumps({"rows": rows}, indent=1))
     took = time.monotonic() - began
-    lines = [
-        f"other settings: {len(rows)} fresh processes of seeds {seeds.start} to {seeds.stop - 1} in {took:.0f} s; "
-        f"{len(problems)} did not answer"
-    ]
+    drawn = f"seeds {seeds.start} to {seeds.stop - 1}"
+    lines = [f"other settings, {drawn}: {len(rows)} fresh processes in {took:.0f} s; {len(problems)} did not answer"]
     lines += problems[:5]
     lines.append(compare(folder, processes))
     text = "\n".join(lines)
@@ -135,7 +133,7 @@ def compare(folder: Path, processes: int) -> str:
         f"  {name}: " + ", ".join(f"{value} {key}" for key, value in total.items()) for name, total in totals.items()
     ]
     took = f"predicted and compared in {time.monotonic() - began:.0f} s"
-    return "\n".join([took, *_goals(totals, worst), *sorted(lines), *misses[:60]])
+    return "\n".join([*misses, *sorted(lines), took, *_goals(totals, worst)])
 
 
 def _goals(totals: dict[str, Counter[str]], worst: dict[str, float]) -> list[str]:
