@@ -105,7 +105,9 @@ def one(out: Path, lock: Path, seed: int, variant: int) -> int:
             **{name: value for name, value in played["counters"].items() if name.startswith("num")},
         }
         if played["failed_at"] is not None:
-            row["failed_alloc"] = sum(op.name == "alloc" for op in program.ops[: played["failed_at"]])
+            # Not of the program's own operations: a capture also allocates, for its random numbers.
+            entries = played["snapshot"]["device_traces"][0]
+            row["failed_alloc"] = sum(entry["action"] == "alloc" for entry in entries)
         data = pickle.dumps(played["snapshot"], protocol=4)
         (out / f"{name_of(seed, variant)}.pickle.xz").write_bytes(lzma.compress(data, preset=1))
         print(json.dumps(row), flush=True)
