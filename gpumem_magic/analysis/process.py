@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gpumem_magic._format import format_bytes
+from gpumem_magic._format import format_bytes, format_duration
 from gpumem_magic.analysis.counters import analyse_counters
 from gpumem_magic.analysis.groups import PlaceNamer
 from gpumem_magic.analysis.lines import attribute
@@ -29,6 +29,8 @@ _WORTH_SHOWING = 4 * 1024 * 1024
 # Beside torch, our own modules and the renderer are imported meanwhile: some 50 MiB in the first measured cell.
 _WORTH_SHOWING_BESIDE_TORCH = 64 * 1024 * 1024
 _REASON = "sampled: owners unknown"
+# A GPU is first read 20 ms after the cell began, or, where that starts the driver's reader, up to a second later.
+_LATE_US = 250_000
 
 
 class ProcessFindings(NamedTuple):
@@ -59,12 +61,12 @@ def analyse_process(recording: Recording, otherwise: str) -> ProcessFindings | N
     moved.sort(key=lambda series: (not series.key.startswith(("GPU", "cuda")), series.key != "host", series.key))
     counted = _counted(recording)
     remarks = () if recording.process is None else recording.process.remarks
-    notes = tuple(Note("info", text) for text in remarks)
+    notes = (*_late(recording, every), *(Note("info", text) for text in remarks))
     if not moved and not counted:
         if recording.source is not SourceKind.NONE:
             return None
-        still = [f"{_whose(series)} at {format_bytes(series.used[-1])}" for series in every if series.key == "host"]
-        text = f"{otherwise.removesuffix('.')}; {still[0]}, as before." if still else otherwise
+        still = [_still(recording, series) for series in every if series.key != "child processes"]
+        text = f"{otherwise.removesuffix('.')}; {', '.join(still)}." if still else otherwise
         return ProcessFindings((), text, notes)
     devices = (*counted, *(_device(recording, series) for series in moved))
     if counted:
@@ -73,6 +75,32 @@ def analyse_process(recording: Recording, otherwise: str) -> ProcessFindings | N
         parts = [_told(recording, moved[0]), *(_briefly(series) for series in moved[1:4])]
         text = f"{ending(recording)}{'; '.join(parts)}. Sampled, as {_why(recording)}."
     return ProcessFindings(devices, text, (*_warnings(moved), *notes, *_rate(recording, moved)))
+
+
+def _still(recording: Recording, series: ProcessSeries) -> str:
+    since = " at the end (before that not known)" if _is_late(recording, series) else ", as before"
+    return f"{_whose(series)} at {format_bytes(series.used[-1])}{since}"
+
+
+def _is_late(recording: Recording, series: ProcessSeries) -> bool:
+    """Tell whether a GPU was first read long after the cell began, so that what it held until then is not known."""
+    is_own = series.key.startswith("GPU") and not series.whole_device
+    return is_own and series.time_us[0] - recording.started_us > _LATE_US
+
+
+def _late(recording: Recording, every: Sequence[ProcessSeries]) -> tuple[Note, ...]:
+    late = [series for series in every if _is_late(recording, series)]
+    if not late:
+        return ()
+    first = min(series.time_us[0] for series in late)
+    looks = max(len(series.used) for series in late)
+    keys = " and ".join(series.key for series in late[:3])
+    text = (
+        f"{keys} was read {'twice' if looks == 2 else f'{looks} times'} only from "
+        f"{format_duration((first - recording.started_us) / 1e6)} after the cell's beginning on: what came and went "
+        "before that is not known. A second run of the cell sees it from the beginning"
+    )
+    return (Note("warning", text),)
 
 
 def _least(recording: Recording, series: ProcessSeries) -> int:
@@ -128,11 +156,17 @@ def _has_moved(device: DeviceAnalysis) -> bool:
 def _device(recording: Recording, series: ProcessSeries) -> DeviceAnalysis:
     end_us = max(recording.ended_us, recording.started_us + 1)
     times = np.clip(np.array(series.time_us, np.int64), recording.started_us, end_us)
-    # The last look comes after the end; the curve reaches from edge to edge.
-    times[0], times[-1] = recording.started_us, end_us
+    # The last look comes after the end; the curve reaches from edge to edge, where that is known.
+    is_late = _is_late(recording, series)
+    times[-1] = end_us
+    if not is_late:
+        times[0] = recording.started_us
     values = np.array(series.used, np.int64)
     peak = _peak(series)
     why = series.reason or _REASON
+    missing = dict.fromkeys(("peak_us", "stayed", "freed"), why)
+    if is_late:
+        missing["allocated_before"] = "not read before the cell had run for a while"
     label = "all processes on it" if series.whole_device else _whose(series)
     return DeviceAnalysis(
         key=series.key,
@@ -143,7 +177,9 @@ def _device(recording: Recording, series: ProcessSeries) -> DeviceAnalysis:
         events=0,
         start_us=recording.started_us,
         end_us=end_us,
-        headline=Headline(allocated_before=int(values[0]), allocated_peak=peak, allocated_after=int(values[-1])),
+        headline=Headline(
+            allocated_before=None if is_late else int(values[0]), allocated_peak=peak, allocated_after=int(values[-1])
+        ),
         groups=(Group("unknown", label, reason=why), Group("rounding", "rounding and unsplit remainders")),
         peak=(Row(0, peak, 0),) if peak else (),
         end=(Row(0, int(values[-1]), 0),) if values[-1] else (),
@@ -154,7 +190,7 @@ def _device(recording: Recording, series: ProcessSeries) -> DeviceAnalysis:
         lanes=(),
         timeline=EMPTY_TIMELINE,
         sampled=SampledCurve(times, values, "process"),
-        missing=dict.fromkeys(("peak_us", "stayed", "freed"), why),
+        missing=missing,
         exact=False,
     )
 
@@ -177,6 +213,8 @@ def _told(recording: Recording, series: ProcessSeries) -> str:
         place = _line_at(recording, series.time_us[series.used.index(peak)])
         left = f", {format_bytes(after)} at the end" if after else ""
         return f"Child processes held up to {format_bytes(peak)} of host memory{place}{left}"
+    if _is_late(recording, series):
+        return f"{name} was up to {format_bytes(peak)}, {format_bytes(after)} at the end; before that not known"
     top = max(series.used)
     if peak - before < _WORTH_SHOWING:
         return f"{name} fell from {format_bytes(before)} to {format_bytes(after)}"
@@ -219,10 +257,11 @@ def _why(recording: Recording) -> str:
 
 
 def _warnings(moved: Sequence[ProcessSeries]) -> tuple[Note, ...]:
+    shown = "this process's share is not known, the whole device's memory is shown"
     return tuple(
-        Note("warning", f"{series.key}: this process's share is not known, the whole device's memory is shown ({why})")
+        Note("warning", f"{series.key}: {f'{shown} ({why})' if series.whole_device else why}")
         for series in moved
-        if series.whole_device and (why := series.reason)
+        if (why := series.reason)
     )
 
 

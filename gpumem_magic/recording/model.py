@@ -237,8 +237,9 @@ class ProcessSeries(NamedTuple):
     """What this process held of one kind of memory, sampled: bytes at Unix microseconds, in time order.
 
     `key` is ``"host"``, ``"child processes"`` or ``"GPU 0"`` (the driver's number). `whole_device` is True where the
-    driver does not tell this process's share (`reason`): the bytes are then all processes'. `highest` is the system's
-    own high-water mark, in bytes, where that rose in the cell.
+    driver does not tell this process's share (`reason`): the bytes are then all processes'. A `reason` where it is
+    False says what of this process's is not counted. `highest` is the system's own high-water mark, in bytes, where
+    that rose in the cell.
     """
 
     key: str

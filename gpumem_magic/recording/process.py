@@ -2,7 +2,7 @@
 
 The driver and the operating system are asked, never a framework's runtime. A sample takes 25 µs of the host, 50 µs of
 each GPU (H200) and, four times a second at most, 2 ms for the list of child processes; the pause between two is at
-least twenty times what the last one took.
+least twenty times what the quicker one of the last two took.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from gpumem_magic.recording.readings import now_us
 from gpumem_magic.recording.ticker import call_every
 
 if TYPE_CHECKING:
+    from gpumem_magic.nvml.model import MemoryReading
     from gpumem_magic.recording.frameworks import JaxArrays
     from gpumem_magic.recording.model import DeviceReading
     from gpumem_magic.recording.notes import Notes
@@ -78,6 +79,9 @@ class ProcessWatch:
         self._tick: Tick | None = None
         self._is_cancelled = False
         self._looks = 0
+        # The first look starts the driver's reader, for up to a second, and any look may be stalled by a busy machine:
+        # one slow look alone is no reason for a pause in which all that matters may come and go.
+        self._took = 0.0
         self._keep_every = 1
         self._pid = os.getpid()
         self._children: tuple[int, ...] = ()
@@ -160,7 +164,8 @@ class ProcessWatch:
             if max(map(len, self._points.values()), default=0) > _MOST_POINTS:
                 self._thin()
             if self._tick is not None:
-                self._tick.period = max(self._period, _PAUSE_FACTOR * took)
+                self._tick.period = max(self._period, _PAUSE_FACTOR * min(took, self._took))
+            self._took = took
             went_well = True
         return went_well  # noqa: RET504 - the guard swallows what goes wrong above
 
@@ -209,7 +214,7 @@ class ProcessWatch:
         own = nvml.readings(pid=self._pid)
         if not own:
             return
-        others = [nvml.readings(pid=pid) for pid in self._children]
+        others = [(pid, nvml.readings(pid=pid)) for pid in self._children]
         on_gpu = False
         for index, reading in enumerate(own):
             key = f"GPU {reading.index}"
@@ -220,10 +225,13 @@ class ProcessWatch:
             if reading.process_used is not None:
                 if known is not None and known.whole_device:
                     self._points.pop(key, None)  # one series never holds both kinds of numbers
-                used = reading.process_used
-                used += sum(other[index].process_used or 0 for other in others if index < len(other))
+                shares = [(pid, other[index]) for pid, other in others if index < len(other)]
+                used = reading.process_used + sum(share.process_used or 0 for _, share in shares)
                 on_gpu = on_gpu or used > 0
-                self._info[key] = _Info(_device_name(reading.name, "this process"), total)
+                why = next((_unknown_share(pid, share) for pid, share in shares if share.process_used is None), None)
+                # What one look did not tell is missing from the whole series.
+                why = why or (known.reason if known is not None and not known.whole_device else None)
+                self._info[key] = _Info(_device_name(reading.name, "this process"), total, reason=why)
                 self._add(key, used)
             elif reading.memory is not None and self._uses_gpu():
                 on_gpu = True
@@ -255,6 +263,11 @@ class ProcessWatch:
 
 def _device_name(name: str | None, whose: str) -> str:
     return f"{name}, {whose}" if name else whose
+
+
+def _unknown_share(pid: int, reading: MemoryReading) -> str:
+    why = reading.missing.get("process_used", "the driver does not say")
+    return f"what its child process {pid} holds there is not known and not counted: {why}"
 
 
 def _may_have_gpu() -> bool:

@@ -11,6 +11,7 @@ from gpumem_magic.recording.model import (
     Cell,
     DeviceReading,
     Marks,
+    Note,
     Outcome,
     ProcessSamples,
     ProcessSeries,
@@ -108,6 +109,42 @@ def test_a_whole_device_is_called_so():
     assert analysis.sentence.startswith("All memory in use on GPU 0 rose by 2.00 GiB to 3.00 GiB and came back.")
     assert analysis.notes[0].level == "warning"
     assert "(host PIDs)" in analysis.notes[0].text
+
+
+def _late(*used, **more):
+    times = tuple(range(1_200_000, 1_200_000 + 100_000 * len(used), 100_000))
+    return ProcessSeries("GPU 0", "the GPU", 16 * GIB, times, used, **more)
+
+
+def test_a_gpu_that_was_first_read_late_says_nothing_of_the_time_before():
+    still = analyse(_recording(_late(GIB, GIB), _series("host", 64 * MIB, 64 * MIB)))
+    assert still.sentence == (
+        "Nothing to show: torch was not used in this cell; memory of this process on GPU 0 at 1.00 GiB at the end "
+        "(before that not known), this process's host memory at 64.0 MiB, as before."
+    )
+    assert still.notes[0].level == "warning"
+    assert still.notes[0].text.startswith("GPU 0 was read twice only from 1.2 s after the cell's beginning on")
+    moved = analyse(_recording(_late(3 * GIB, GIB, GIB)))
+    assert moved.sentence.startswith(
+        "Memory of this process on GPU 0 was up to 3.00 GiB, 1.00 GiB at the end; before that not known. Sampled"
+    )
+    (device,) = moved.devices
+    assert device.headline.allocated_before is None
+    assert "allocated_before" in device.missing
+    assert device.sampled is not None
+    assert int(device.sampled.time_us[0]) == 1_200_000  # the picture begins where the numbers do
+
+
+def test_a_gpu_that_was_read_in_time_has_no_such_note():
+    analysis = analyse(_recording(_series("GPU 0", GIB, GIB)))
+    assert analysis.sentence.endswith("memory of this process on GPU 0 at 1.00 GiB, as before.")
+    assert analysis.notes == ()
+
+
+def test_a_share_that_is_not_counted_is_said():
+    why = "what its child process 7 holds there is not known and not counted: no permission"
+    analysis = analyse(_recording(_series("GPU 0", 0, GIB, reason=why)))
+    assert analysis.notes[0] == Note("warning", f"GPU 0: {why}")
 
 
 def test_what_did_not_move_is_one_sentence():

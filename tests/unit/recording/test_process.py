@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -173,6 +174,52 @@ def test_memory_on_a_gpu_is_this_processes_by_the_drivers_number(gpu):
     assert not second.whole_device
     # The next cell begins where this one ended.
     assert _series(_watched(lambda _: None), "GPU 1").used == (GIB, GIB)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_one_slow_look_alone_does_not_make_the_next_one_late(monkeypatch):
+    def slow():
+        time.sleep(0.05)
+
+    watch = ProcessWatch(RecordOptions(), Notes(), period=3600)
+    watch.start()
+    quick = watch._read_gpus
+    periods = []
+    for read in (slow, quick, slow, slow):  # the first one starts the driver's reader
+        monkeypatch.setattr(watch, "_read_gpus", read)
+        watch._period = 0.0
+        assert watch._sample()
+        periods.append(watch._tick.period)  # type: ignore[union-attr]
+    watch.stop()
+    assert periods[0] == 0
+    assert periods[1] < 1
+    assert periods[2] < 1
+    assert periods[3] >= 20 * 0.05
+
+
+def test_a_share_of_a_child_that_is_not_told_is_no_zero(gpu, monkeypatch):
+    from gpumem_magic import nvml
+
+    told = nvml.readings
+
+    def refused(*uuids, pid=None, **options):
+        found = told(*uuids, pid=pid, **options)
+        if pid != os.getpid():
+            return [replace(one, process_used=None, missing={"process_used": "no permission"}) for one in found]
+        return found
+
+    gpu(GIB)
+    watch = ProcessWatch(RecordOptions(), Notes(), period=3600)
+    watch.start()
+    watch._children = (7,)
+    monkeypatch.setattr(nvml, "readings", refused)
+    watch._read_gpus()
+    monkeypatch.setattr(nvml, "readings", told)
+    watch._read_gpus()
+    second = _series(watch.stop(), "GPU 1")
+    assert second.used == (GIB, GIB, GIB)
+    assert not second.whole_device
+    assert second.reason == "what its child process 7 holds there is not known and not counted: no permission"
 
 
 def test_a_share_that_the_driver_does_not_tell_is_never_made_up(gpu, monkeypatch):
