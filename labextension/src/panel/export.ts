@@ -78,14 +78,16 @@ export function panelHtml(panel: HTMLElement, title: string, timeUs: number): st
   const when = new Date(timeUs / 1000).toISOString();
   // The application's layout sets position and size here.
   copy.removeAttribute('style');
-  for (const node of copy.querySelectorAll('.gpumem-tool,.gpumem-more,.gpumem-copy,.gpumem-cursor,.gpumem-caret')) {
+  for (const node of copy.querySelectorAll(
+    '.gpumem-tool,.gpumem-more,.gpumem-all,.gpumem-copy,.gpumem-cursor,.gpumem-caret'
+  )) {
     node.remove();
   }
   for (const node of copy.querySelectorAll('.gpumem-status')) {
     node.removeAttribute('data-kind');
     node.textContent = when;
   }
-  for (const node of copy.querySelectorAll<HTMLElement>('.gpumem-body')) {
+  for (const node of copy.querySelectorAll<HTMLElement>('.gpumem-body,.gpumem-rows > li,.gpumem-ledger > li')) {
     node.hidden = false;
   }
   for (const node of copy.querySelectorAll<HTMLElement>('[data-tip]')) {
@@ -110,8 +112,6 @@ export function panelHtml(panel: HTMLElement, title: string, timeUs: number): st
     'body{margin:0 auto;max-width:1100px;background:var(--jp-layout-color1)}',
     rules.replaceAll('</', '<\\/'),
     '.gpumem-panel{height:auto}.gpumem-status::before{display:none}',
-    // On paper nothing scrolls.
-    '.gpumem-panel .gpumem-ledger{max-height:none}',
     '</style></head>',
     `<body data-jp-theme-light="${light}">${copy.outerHTML}</body></html>\n`
   ].join('\n');

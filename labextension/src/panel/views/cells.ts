@@ -14,6 +14,10 @@ import {
   setText,
   uniqueId
 } from './dom';
+import { FoldedList } from './foldedList';
+
+/** Of each list; the rest at a click. */
+const SHOWN_CELLS = 5;
 
 /** Brings a cell into view. */
 export type Jump = (cellId: string) => void;
@@ -44,6 +48,16 @@ class CellName {
   private _cellId: string | null = null;
 }
 
+/** "losses[2], [1], [0]": several parts of one thing name it once. */
+export function joinNames(names: readonly string[]): string {
+  const rootOf = (name: string | undefined): string => name?.replace(/\[[^[\]]*\]$/, '') ?? '';
+  return names
+    .map((name, at) =>
+      at > 0 && rootOf(name) !== name && rootOf(name) === rootOf(names[at - 1]) ? name.slice(rootOf(name).length) : name
+    )
+    .join(', ');
+}
+
 /** Memory that is alive and one cell made. */
 class AliveView implements ItemView<AliveRow> {
   readonly node = element('li', 'gpumem-cell');
@@ -63,7 +77,7 @@ class AliveView implements ItemView<AliveRow> {
     const blocks = row.blocks ?? 0;
     const detail = [
       ...(blocks > 0 ? [trans._n('%1 block', '%1 blocks', blocks, blocks)] : []),
-      ...(row.names.length > 0 ? [row.names.join(', ')] : []),
+      ...(row.names.length > 0 ? [joinNames(row.names)] : []),
       ...(row.lastUsed ? [trans.__('last used in %1', row.lastUsed)] : [])
     ].join(' · ');
     setText(this._detail, detail);
@@ -87,25 +101,34 @@ class AliveList implements ItemView<AliveOnDevice> {
     const rows = element('ol', 'gpumem-ledger');
     rows.setAttribute('role', 'list');
     rows.setAttribute('aria-labelledby', this._caption.id);
-    this._rows = new KeyedList(
+    this._rows = new FoldedList(
       rows,
       row => `${row.title} ${row.cellId}`,
-      () => new AliveView(_context, jump)
+      () => new AliveView(_context, jump),
+      {
+        more: count => trans._n('Show %1 more cell', 'Show %1 more cells', count, count),
+        fewer: trans.__('Show fewer cells')
+      }
     );
     this._unsure.dataset.tip = trans.__('Nobody reported the end of these tensors; they may be gone.');
-    this.node.append(element('div', 'gpumem-list-head', this._caption, this._total), rows, this._unsure);
+    this.node.append(
+      element('div', 'gpumem-list-head', this._caption, this._total),
+      rows,
+      this._rows.button,
+      this._unsure
+    );
   }
 
   update(device: AliveOnDevice): void {
     const { trans } = this._context;
     setText(this._caption, trans.__('Alive on %1, by the cell that made it', device.key));
     setText(this._total, device.total === null ? '' : bytesText(this._context, device.total));
-    this._rows.sync(device.rows);
+    this._rows.sync(device.rows, SHOWN_CELLS);
     setHidden(this._unsure, device.unsure <= 0);
     setText(this._unsure, trans.__('and up to %1 that may be gone', bytesText(this._context, device.unsure)));
   }
 
-  private readonly _rows: KeyedList<AliveRow>;
+  private readonly _rows: FoldedList<AliveRow>;
   private readonly _caption = element('span', 'gpumem-overline');
   private readonly _total = element('span', 'gpumem-value gpumem-bytes');
   private readonly _unsure = element('div', 'gpumem-sub');
@@ -161,6 +184,18 @@ class RunView implements ItemView<CellEntry> {
   private readonly _note = element('span', 'gpumem-note');
 }
 
+/** Each run of a cell that leaks repeats, with other numbers, what the run before it said: only the last one says it. */
+export function tellLeaksOnce(newestFirst: readonly CellEntry[]): CellEntry[] {
+  const told = new Set<string>();
+  return newestFirst.map(cell => {
+    const silent = cell.leak !== null && cell.cellId !== null && told.has(cell.cellId);
+    if (cell.leak !== null && cell.cellId !== null) {
+      told.add(cell.cellId);
+    }
+    return silent ? { ...cell, leak: null } : cell;
+  });
+}
+
 export class CellsView {
   readonly node = element('div', 'gpumem-cells');
 
@@ -179,12 +214,16 @@ export class CellsView {
     const runs = element('ol', 'gpumem-ledger gpumem-runs');
     runs.setAttribute('role', 'list');
     runs.setAttribute('aria-labelledby', this._caption.id);
-    this._runs = new KeyedList(
+    this._runs = new FoldedList(
       runs,
       ({ cell, at }) => `${at} ${cell.title}`,
       () => {
         const view = new RunView(_context, jump);
         return { node: view.node, update: ({ cell }) => view.update(cell) };
+      },
+      {
+        more: count => trans._n('Show %1 more run', 'Show %1 more runs', count, count),
+        fewer: trans.__('Show fewer runs')
       }
     );
     this._order = button('gpumem-tool', '', null, () => {
@@ -193,13 +232,13 @@ export class CellsView {
     });
     setText(this._caption, trans.__('Measured runs'));
     this._head.append(this._caption, this._order);
-    this.node.append(alive, this._head, runs);
+    this.node.append(alive, this._head, runs, this._runs.button);
   }
 
   /** @param numbers Null when the kernel sent none. */
   update(numbers: KernelNumbers | null): void {
     this._alive.sync((numbers?.alive ?? []).filter(device => device.rows.length > 0 || device.unsure > 0));
-    this._entries = numbers?.cells ?? [];
+    this._entries = tellLeaksOnce(numbers?.cells ?? []);
     setHidden(this._head, this._entries.length === 0);
     setHidden(this._runs.parent, this._entries.length === 0);
     setHidden(this.node, this._entries.length === 0 && (numbers?.alive ?? []).length === 0);
@@ -216,11 +255,11 @@ export class CellsView {
     if (this._byPeak) {
       numbered.sort((a, b) => (b.cell.peak ?? -1) - (a.cell.peak ?? -1) || b.at - a.at);
     }
-    this._runs.sync(numbered);
+    this._runs.sync(numbered, SHOWN_CELLS);
   }
 
   private readonly _alive: KeyedList<AliveOnDevice>;
-  private readonly _runs: KeyedList<{ cell: CellEntry; at: number }>;
+  private readonly _runs: FoldedList<{ cell: CellEntry; at: number }>;
   private readonly _head = element('div', 'gpumem-list-head');
   private readonly _caption = element('span', 'gpumem-overline');
   private readonly _order: HTMLButtonElement;

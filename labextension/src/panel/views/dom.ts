@@ -24,6 +24,13 @@ export function spoken(sentence: string): string {
   return sentence.replace(/`([^`]+)`/g, '$1');
 }
 
+/** Code that a narrow column breaks where a reader would, not within a word. */
+function breakable(code: string): (Node | string)[] {
+  return code
+    .split(/(?<=[._,;:=/([{])(?=[^\s)\]}])/)
+    .flatMap((part, at) => (at === 0 ? [part] : [document.createElement('wbr'), part]));
+}
+
 /** A sentence whose backquoted parts are code. */
 export function setSentence(node: HTMLElement, sentence: string): void {
   if (sentences.get(node) === sentence) {
@@ -33,7 +40,7 @@ export function setSentence(node: HTMLElement, sentence: string): void {
   const parts = sentence.split(/`([^`]+)`/);
   // Code may be of any script: its direction must not turn the words around it.
   const nodes = parts.map((part, at) =>
-    at % 2 === 0 ? part : element('code', 'gpumem-quoted', element('bdi', '', part))
+    at % 2 === 0 ? part : element('code', 'gpumem-quoted', element('bdi', '', ...breakable(part)))
   );
   node.replaceChildren(...nodes.filter(part => part !== ''));
 }

@@ -7,6 +7,7 @@ import type { Segment } from '../segments';
 import { paint, segmentName } from './bar';
 import { bytesText, type ViewContext } from './context';
 import { button, element, type ItemView, KeyedList, setAttribute, setHidden, setText } from './dom';
+import { FoldedList } from './foldedList';
 import { kernelState } from './kernelState';
 import { Value } from './value';
 
@@ -101,7 +102,7 @@ class OwnerView implements ItemView<OwnerRow> {
       process.name === null || process.pid === 0 ? null : trans.__('PID %1', String(process.pid)),
       this._whose(process),
       process.name === null && process.owner !== 'foreign' ? process.missing.name : null,
-      ageUs === null ? null : trans.__('since %1', formatAge(ageUs / 1e6)),
+      ageUs === null ? null : trans.__('running for %1', formatAge(ageUs / 1e6)),
       process.command === process.name ? null : process.command
     ].filter(word => typeof word === 'string');
   }
@@ -175,34 +176,37 @@ class RestView implements ItemView<Segment> {
 export class OwnerList {
   readonly node = element('div', 'gpumem-owners');
 
-  constructor(private readonly _context: ViewContext) {
+  constructor(context: ViewContext) {
+    const { trans } = context;
     const owners = element('ul', 'gpumem-rows');
     const rest = element('ul', 'gpumem-rows');
     for (const list of [owners, rest]) {
       // Safari drops the role of a list without bullets.
       list.setAttribute('role', 'list');
     }
-    this._owners = new KeyedList(
+    this._owners = new FoldedList(
       owners,
       row => row.key,
-      () => new OwnerView(_context)
+      () => new OwnerView(context),
+      {
+        more: count => trans._n('Show %1 more process', 'Show %1 more processes', count, count),
+        fewer: trans.__('Show fewer processes')
+      }
     );
     this._rest = new KeyedList(
       rest,
       part => part.kind,
-      () => new RestView(_context)
+      () => new RestView(context)
     );
-    this._all = button('gpumem-link gpumem-all', '', null, () => {
-      this._expanded = !this._expanded;
-      this._fold();
-    });
-    this.node.append(owners, this._all, rest);
+    this.node.append(owners, this._owners.button, rest);
   }
 
   /** @param rest Parts of the bar that stand for no row of the list. */
   update(processes: readonly ProcessState[], rest: readonly Segment[]): void {
-    this._rows = ownerRows(processes);
-    this._fold();
+    const rows = ownerRows(processes);
+    // They stand at the end.
+    const others = rows.filter(row => row.kind === 'other').length;
+    this._owners.sync(rows, rows.length - others + SHOWN_OTHERS);
     this.updateRest(rest);
   }
 
@@ -211,25 +215,6 @@ export class OwnerList {
     this._rest.sync(rest);
   }
 
-  private _fold(): void {
-    const { trans } = this._context;
-    const others = this._rows.filter(row => row.kind === 'other');
-    const folded = others.length > SHOWN_OTHERS + 1 ? others.length - SHOWN_OTHERS : 0;
-    const hidden = new Set(this._expanded ? [] : others.slice(others.length - folded));
-    this._owners.sync(this._rows.filter(row => !hidden.has(row)));
-    setHidden(this._all, folded === 0);
-    setAttribute(this._all, 'aria-expanded', String(this._expanded));
-    setText(
-      this._all,
-      this._expanded
-        ? trans.__('Show fewer processes')
-        : trans._n('Show %1 more process', 'Show %1 more processes', folded, folded)
-    );
-  }
-
-  private readonly _owners: KeyedList<OwnerRow>;
+  private readonly _owners: FoldedList<OwnerRow>;
   private readonly _rest: KeyedList<Segment>;
-  private readonly _all: HTMLButtonElement;
-  private _rows: OwnerRow[] = [];
-  private _expanded = false;
 }
