@@ -105,13 +105,15 @@ def _main_owner(device: DeviceAnalysis, rows: Sequence[Row], total: int) -> str:
     if not known or total <= 0:
         return ""
     top = known[0]
-    share = top.bytes / total
+    # Rounding belongs to what was rounded: a number of 4 bytes in a block of 512 is not 1% of what stayed.
+    rounding = sum(row.bytes for row in rows if device.groups[row.group].kind == "rounding")
+    share = top.bytes / max(total - rounding, top.bytes, 1)
     place = place_text(device.groups[top.group])
     if share > 0.9:
         return f"allocated at {place}"
     if share >= 0.35:
         return f"{share:.0%} allocated at {place}"
-    return f"most of it, {share:.0%}, allocated at {place}"
+    return f"{share:.0%}, the largest part, allocated at {place}"
 
 
 def _room(device: DeviceAnalysis) -> str:

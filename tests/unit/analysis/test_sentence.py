@@ -111,6 +111,26 @@ def test_several_owners_of_what_stayed():
     )
 
 
+def test_the_largest_of_many_owners_is_not_called_most():
+    story = Story()
+    for size in (3, 2, 2, 3, 3):
+        story.alloc(size * MIB)
+    lines = {0: here(2), 1: here(3), 2: here(1), 3: here(4), 4: here(5)}
+    assert "13.0 MiB stayed (23%, the largest part, allocated at line 2 `a = make()`)" in sentence(
+        [device(story, lines)], recording()
+    )
+
+
+def test_rounding_does_not_hide_who_holds_a_small_tensor():
+    story = Story()
+    big = story.alloc(MIB)
+    story.alloc(4)
+    story.free(big)
+    assert "512 B stayed (allocated at line 2 `a = make()`)" in sentence(
+        [device(story, {0: here(4), 1: here(2)})], recording()
+    )
+
+
 def test_out_of_memory_says_what_the_line_asked_for():
     story = Story(reserved=64 * MIB)
     story.alloc(40 * MIB)
