@@ -231,7 +231,7 @@ class CudaSource:
         truncated = full
         if full:
             self._notes.warning(
-                f"more than {format_count(self._options.entries)} events: the beginning is missing; "
+                f"more than {format_count(self._options.entries)} events overflowed the ring: the beginning is missing; "
                 f"--max-entries {2 * self._options.entries} keeps more"
             )
         elif not self._ours or self._parts:
