@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from gpumem_magic.report.html import MARKER
 from gpumem_magic.trace.writer import write_snapshot
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpumem_magic.analysis.model import Analysis
     from gpumem_magic.trace.model import Trace
 
@@ -73,26 +76,32 @@ def write_new(data: bytes, path: str | os.PathLike[str]) -> Path:
     ExportError
         Something lies there, or it cannot be written.
     """
-    target = _new(path)
-    try:
-        file = target.open("xb")
-    except OSError as error:
-        raise ExportError(f"cannot write {target}: {error.strerror or error}") from error
-    try:
-        with file:
-            file.write(data)
-    except OSError as error:
-        target.unlink(missing_ok=True)  # a part would look like the whole, and be in the way of the next try
-        raise ExportError(f"cannot write {target}: {error.strerror or error}") from error
+    with _new(path) as target:
+        target.write_bytes(data)
     return target
 
 
-def _new(path: str | os.PathLike[str]) -> Path:
+@contextmanager
+def _new(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give where to write a file that is not there yet, and leave no part of it when that fails."""
     target = Path(path).expanduser().absolute()
-    # Such a file does not tell who wrote it, and a recording of hours must not be lost to a slip.
-    if target.exists():
-        raise ExportError(f"{target} exists: choose another name or delete it first")
-    return target
+    try:
+        # Such a file does not tell who wrote it, and a recording of hours must not be lost to a slip.
+        target.open("xb").close()
+    except FileExistsError:
+        raise ExportError(f"{target} exists: choose another name or delete it first") from None
+    except OSError as error:
+        raise ExportError(f"cannot write {target}: {error.strerror or error}") from error
+    whole = False
+    try:
+        yield target
+        whole = True
+    except OSError as error:
+        raise ExportError(f"cannot write {target}: {error.strerror or error}") from error
+    finally:
+        # Also when it was interrupted: a part would look like the whole, and be in the way of the next try.
+        if not whole:
+            target.unlink(missing_ok=True)
 
 
 def write_new_snapshot(trace: Trace, path: str | os.PathLike[str]) -> Path:
@@ -103,12 +112,8 @@ def write_new_snapshot(trace: Trace, path: str | os.PathLike[str]) -> Path:
     ExportError
         Something lies there, or it cannot be written.
     """
-    target = _new(path)
-    try:
+    with _new(path) as target:
         write_snapshot(trace, target)
-    except ExportError:
-        target.unlink(missing_ok=True)
-        raise
     return target
 
 
