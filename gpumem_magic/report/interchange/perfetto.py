@@ -3,6 +3,9 @@
 The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event Format"). Each
 device is a process: counters for what was allocated, in all and by owner, and for torch's and the driver's numbers;
 measured cells and `record_function` regions as slices; the largest allocations as asynchronous slices.
+
+Perfetto asks for more than the format: the slices of a thread must nest, and a thread's number be its own among all
+processes (https://perfetto.dev/docs/getting-started/other-formats).
 """
 
 from __future__ import annotations
@@ -29,20 +32,24 @@ _OWNER_POINTS = 4_000
 _OWNERS = 12
 # Each takes a row of its own while it lives; more than these cannot be looked through.
 _SINGLE = 5_000
-_CELLS, _REGIONS = 1, 2
+# A device's own thread has its process's number; its threads of slices have this many numbers.
+_THREADS = 1_000
 
 Event = dict[str, "Any"]
+# Name, begin and end (µs), what else is known.
+_Span = tuple[str, int, int, dict[str, str]]
 
 
 def trace_events(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     """Write a decoded view document as a trace."""
     events: list[Event] = []
     left_out = []
+    timed = all(device["startUs"] > 0 for device in header["devices"])
     for index, device in enumerate(header["devices"]):
         lives = read_lives(header, arrays, index)
         pid = index + 1
         name = device["key"] if device["name"] is None else f"{device['key']} {device['name']}"
-        events.append(_named("process_name", pid, 0, f"{name} (gpumem)"))
+        events.append(_named("process_name", pid, pid, f"{name} (gpumem)"))
         events += _counter(pid, "allocated", *lives.curve(), _POINTS)
         events += _owners(pid, device, lives)
         for number, lane in enumerate(device["lanes"]):
@@ -50,8 +57,8 @@ def trace_events(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) 
             events += _counter(pid, lane["name"], time, arrays[f"d{index}.lane{number}.v"].astype(np.int64), _POINTS)
         events += _slices(pid, header, device)
         events += [
-            {"ph": "i", "s": "p", "pid": pid, "tid": 0, "ts": marker["timeUs"], "name": marker["kind"], "cat": "marker",
-             "args": {"text": marker["text"]}}
+            {"ph": "i", "s": "p", "pid": pid, "tid": pid, "ts": marker["timeUs"], "name": marker["kind"],
+             "cat": "marker", "args": {"text": marker["text"]}}
             for marker in device["markers"]
         ]  # fmt: skip
         shown, more = _singles(pid, header, device, lives)
@@ -65,7 +72,7 @@ def trace_events(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) 
             "title": header["title"],
             "sentence": header["sentence"],
             "generator": f"gpumem-magic {header['package']}",
-            "units": "bytes; ts in Unix microseconds",
+            "units": f"bytes; ts {'in Unix microseconds' if timed else 'counts events: no times were recorded'}",
             "left_out": left_out,
         },
     }
@@ -88,7 +95,7 @@ def _thinned(time: NDArray[np.int64], value: NDArray[np.int64], points: int) -> 
 
 def _counter(pid: int, name: str, time: NDArray[np.int64], value: NDArray[np.int64], points: int) -> Iterator[Event]:
     for at in _thinned(time, value, points).tolist():
-        yield {"ph": "C", "pid": pid, "tid": 0, "ts": int(time[at]), "name": name, "args": {"bytes": int(value[at])}}
+        yield {"ph": "C", "pid": pid, "tid": pid, "ts": int(time[at]), "name": name, "args": {"bytes": int(value[at])}}
 
 
 def _owners(pid: int, device: Mapping[str, Any], lives: Lives) -> Iterator[Event]:
@@ -103,24 +110,47 @@ def _owners(pid: int, device: Mapping[str, Any], lives: Lives) -> Iterator[Event
 
 def _slices(pid: int, header: Mapping[str, Any], device: Mapping[str, Any]) -> list[Event]:
     """Write measured cells and regions, each kind as a thread of its own."""
-    cells = [
+    cells: list[_Span] = [
         (span["title"], span["startUs"], span["endUs"], {"report": span["sentence"]})
         for span in header.get("cells", [])
     ]
-    regions: list[tuple[str, int, int, dict[str, str]]] = [
+    regions: list[_Span] = [
         (one["name"], one["startUs"] or device["startUs"], one["endUs"] or device["endUs"], {})
         for one in device["regions"]
     ]
     events = []
-    for tid, name, spans in ((_CELLS, "cells", cells), (_REGIONS, "regions", regions)):
-        if spans:
-            events.append(_named("thread_name", pid, tid, name))
-        events += [
-            {"ph": "X", "pid": pid, "tid": tid, "ts": first, "dur": max(last - first, 0), "name": title, "cat": name,
-             "args": args}
-            for title, first, last, args in spans
-        ]  # fmt: skip
+    tid = _THREADS * pid
+    for name, spans in (("cells", cells), ("regions", regions)):
+        for number, thread in enumerate(_nested(spans)):
+            tid += 1
+            events.append(_named("thread_name", pid, tid, name if not number else f"{name} {number + 1}"))
+            events += [
+                {"ph": "X", "pid": pid, "tid": tid, "ts": first, "dur": last - first, "name": title, "cat": name,
+                 "args": args}
+                for title, first, last, args in thread
+            ]  # fmt: skip
     return events
+
+
+def _fits(ends: list[int], first: int, last: int) -> bool:
+    """Return whether a slice nests in the open ones of a thread, which end at `ends`; those that ended go."""
+    while ends and ends[-1] <= first:
+        ends.pop()
+    return not ends or last <= ends[-1]
+
+
+def _nested(spans: list[_Span]) -> list[list[_Span]]:
+    """Return slices, outer ones first, in as few threads as let those of each nest: two threads' may overlap."""
+    threads: list[tuple[list[_Span], list[int]]] = []
+    for title, first, end, args in sorted(spans, key=lambda span: (span[1], -span[2])):
+        last = max(first, end)
+        free = next((one for one in threads if _fits(one[1], first, last)), None)
+        if free is None:
+            free = [], []
+            threads.append(free)
+        free[0].append((title, first, last, args))
+        free[1].append(last)
+    return [thread for thread, _ in threads]
 
 
 def _singles(pid: int, header: Mapping[str, Any], device: Mapping[str, Any], lives: Lives) -> tuple[list[Event], int]:
@@ -131,7 +161,7 @@ def _singles(pid: int, header: Mapping[str, Any], device: Mapping[str, Any], liv
     rest = device["timeline"]["rest"]
     events = []
     for nth in chosen.tolist():
-        common = {"cat": "allocation", "id": f"{pid}.{nth}", "pid": pid, "tid": 0, "name": names[lives.group[nth]]}
+        common = {"cat": "allocation", "id": f"{pid}.{nth}", "pid": pid, "tid": pid, "name": names[lives.group[nth]]}
         stack = [f"{function} ({file}:{line})" for function, file, line in stack_frames(header, int(lives.stack[nth]))]
         args: dict[str, Any] = {"bytes": int(lives.bytes[nth])}
         if lives.start[nth] < 0:

@@ -15,6 +15,7 @@ from gpumem_magic.cli import main
 from gpumem_magic.report.container import decode
 from gpumem_magic.report.interchange import exported
 from gpumem_magic.report.interchange.lives import read_lives
+from gpumem_magic.report.interchange.perfetto import _nested, trace_events
 from gpumem_magic.report.questions import Questions
 from gpumem_magic.report.report import Report
 
@@ -175,3 +176,37 @@ def test_a_disk_that_is_full_leaves_no_part_of_a_file(tmp_path, name):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(tmp_path.iterdir()) == []
     assert report.save(tmp_path / name).stat().st_size > 100
+
+
+def test_slices_of_a_thread_nest_and_threads_have_numbers_of_their_own():
+    spans: list[tuple[str, int, int, dict[str, str]]] = [
+        ("b", 5, 15, {}),
+        ("a", 0, 10, {}),
+        ("inner", 0, 4, {}),
+        ("in b", 6, 15, {}),
+        ("after", 10, 12, {}),
+        ("x", 11, 9, {}),
+    ]
+    first, second = _nested(spans)
+    assert first == [("a", 0, 10, {}), ("inner", 0, 4, {}), ("after", 10, 12, {}), ("x", 11, 11, {})]
+    assert second == [("b", 5, 15, {}), ("in b", 6, 15, {})]
+    made = json.loads(exported(document("multi_gpu"), "perfetto"))["traceEvents"]
+    process_of: dict[int, set[int]] = {}
+    for event in made:
+        process_of.setdefault(event["tid"], set()).add(event["pid"])
+    assert {frozenset(pids) for pids in process_of.values()} == {frozenset({1}), frozenset({2})}
+    assert 0 not in process_of
+
+
+def test_overlapping_regions_of_two_threads_are_drawn_in_two():
+    header, arrays = decode(document("complete"))
+    start = header["devices"][0]["startUs"]
+    header["devices"][0]["regions"] = [
+        {"name": name, "startUs": start + a, "endUs": start + b} for name, a, b in (("load", 0, 60), ("train", 30, 90))
+    ]
+    events = trace_events(header, arrays)["traceEvents"]
+    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    slices = [
+        (names[event["tid"]], event["name"]) for event in events if event["ph"] == "X" and event["cat"] == "regions"
+    ]
+    assert slices == [("regions", "load"), ("regions 2", "train")]
