@@ -22,6 +22,7 @@ from gpumem_magic.analysis.process import analyse_process
 from gpumem_magic.analysis.sentence import nothing_sentence, sentence
 from gpumem_magic.recording.model import Note, Outcome, SourceKind
 from gpumem_magic.trace.model import StackTable
+from gpumem_magic.trace.times import has_times, in_order, is_ordered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from gpumem_magic.analysis.oom import OomVerdict
     from gpumem_magic.holders.model import HolderScan
     from gpumem_magic.recording.model import Cell, DeviceReading, Recording
-    from gpumem_magic.trace.model import DeviceTrace, Trace
+    from gpumem_magic.trace.model import DeviceTrace, Events, Trace
 
 __all__ = ["analyse", "analyse_trace"]
 
@@ -77,6 +78,12 @@ def _replayed(trace: Trace, *, from_torch: bool) -> list[tuple[DeviceTrace, Hist
     ]
 
 
+def _comparable(device: DeviceTrace, replayed: Sequence[tuple[DeviceTrace, History]]) -> list[tuple[Events, History]]:
+    """Return the devices whose events stand on the same clock: without times each has an order of its own."""
+    own = is_ordered(device.events.time_us)
+    return [(other.events, past) for other, past in replayed if other is device or not own]
+
+
 def _placement(recording: Recording, device: DeviceTrace, notes: list[Note]) -> Placement | None:
     if recording.marks is None:
         return None
@@ -108,7 +115,7 @@ def _analyse_events(
             samples=recording.samples,
             regions=trace.regions,
             truncated=recording.truncated,
-            all_devices=[(other.events, its_past) for other, its_past in replayed],
+            all_devices=_comparable(device, replayed),
             settings=trace.settings,
             notes=notes,
             purpose=Purpose(recording.roles, recording.calls, recording.marks),
@@ -154,10 +161,19 @@ def _why_memory_ran_out(
     return diagnose(devices, recording, settings=settings, holders=holders, retry=retry)
 
 
+def _by_order(recording: Recording, trace: Trace) -> Recording:
+    """Return a recording without what only a time could join to events that have none."""
+    counts = [len(device.events) for device in trace.devices if not has_times(device.events.time_us)]
+    if not counts:
+        return recording
+    return replace(recording, started_us=0, ended_us=max(counts) - 1, samples=(), marks=None, roles=None, calls=None)
+
+
 def _mark_exception(device: DeviceAnalysis, recording: Recording) -> DeviceAnalysis:
     if recording.outcome not in {Outcome.ERROR, Outcome.INTERRUPTED}:
         return device
-    marker = Marker(recording.ended_us, "exception", recording.error or recording.outcome.value)
+    ended_us = recording.ended_us if device.is_timed else device.end_us
+    marker = Marker(ended_us, "exception", recording.error or recording.outcome.value)
     return replace(device, markers=(*device.markers, marker))
 
 
@@ -184,7 +200,7 @@ def analyse(recording: Recording, *, holders: HolderScan | None = None) -> Analy
     if trace is not None:
         notes.extend(Note("warning", text) for text in trace.warnings)
         stacks = trace.stacks
-        devices = _analyse_events(recording, trace, notes, holders)
+        devices = _analyse_events(_by_order(recording, trace), in_order(trace), notes, holders)
     elif recording.source is SourceKind.COUNTERS:
         devices = analyse_counters(recording)
     # The recorder says what was lost, and of which end; a recording made elsewhere may not.
@@ -257,6 +273,7 @@ def analyse_trace(trace: Trace, title: str = "snapshot") -> Analysis:
         A name for the report, usually the file's.
     """
     notes = [Note("warning", text) for text in trace.warnings]
+    trace = in_order(trace)
     devices = []
     # Where torch records it at all; most files do not tell.
     overflowed = trace.settings.get("trace_alloc_overflowed") is True
@@ -272,7 +289,7 @@ def analyse_trace(trace: Trace, title: str = "snapshot") -> Analysis:
             end_us=int(times.max()) if len(times) else 0,
             regions=trace.regions,
             is_cell=False,
-            all_devices=[(other.events, its_past) for other, its_past in replayed],
+            all_devices=_comparable(device, replayed),
             settings=trace.settings,
             notes=notes,
             truncated=overflowed,

@@ -271,6 +271,11 @@ class DeviceAnalysis:
     growth: Growth | None = None
     held: tuple[Held, ...] = ()
 
+    @property
+    def is_timed(self) -> bool:
+        """Return whether its times are Unix microseconds and not an order (`gpumem_magic.trace.times.in_order`)."""
+        return self.start_us > 0
+
 
 class CellSpan(NamedTuple):
     """One measured run in a recording of several: Unix microseconds, and what its own report says first.

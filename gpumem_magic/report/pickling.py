@@ -86,6 +86,9 @@ def trace_of(analysis: Analysis) -> Trace:
 
 def _with_stacks(device: DeviceAnalysis, memory: MemoryRecord, stacks: _Stacks) -> DeviceTrace:
     lives, events = memory.lifetimes, memory.device.events
+    if not device.is_timed:
+        # An order is no time of the recording.
+        events = replace(events, time_us=np.zeros(len(events), np.int64))
     used = np.unique(memory.group)
     numbers = {int(group): stacks.of(device.groups[group]) if group >= 0 else 0 for group in used.tolist()}
     stand_in = np.array([numbers[group] for group in memory.group.tolist()], np.int32)

@@ -12,7 +12,7 @@ from gpumem_magic.report import palette
 from gpumem_magic.report.canvas import Canvas
 from gpumem_magic.report.fonts import drawable
 from gpumem_magic.report.scene import device_scene
-from gpumem_magic.report.ticks import byte_ticks, time_ticks
+from gpumem_magic.report.ticks import byte_ticks, order_ticks, time_ticks
 from gpumem_magic.report.wording import WIDTH, format_share, numbers, table_title
 
 if TYPE_CHECKING:
@@ -219,7 +219,8 @@ class _Panel:
                 canvas.text(middle, self.bottom + 29, text, size=11, color=palette.MUTED, anchor="center")
                 written.append((middle - room / 2, middle + room / 2))
         taken: list[tuple[float, float]] = []
-        for time_us, label in time_ticks(axis, self.device.start_us, self.device.end_us):
+        start, end = self.device.start_us, self.device.end_us
+        for time_us, label in time_ticks(axis, start, end) if self.device.is_timed else order_ticks(start, end):
             x = float(self.px(float(axis.place(time_us))))
             room = canvas.measure(label, 11)
             left = min(max(x - room / 2, self.left - 4), self.right - room)

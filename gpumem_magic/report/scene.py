@@ -23,6 +23,8 @@ __all__ = ["Band", "Scene", "device_scene"]
 
 _MOST_BANDS = 9
 
+_NO_TIMES = np.zeros(0, np.int64)
+
 
 @dataclass(frozen=True)
 class Band:
@@ -149,7 +151,7 @@ def _sampled_scene(device: DeviceAnalysis, columns: int) -> Scene:
     time_us, value = (
         (curve.time_us, curve.value) if curve is not None else (np.zeros(0, np.int64), np.zeros(0, np.int64))
     )
-    axis = fold_axis(np.zeros(0, np.int64), device.start_us, device.end_us)
+    axis = fold_axis(_NO_TIMES, device.start_us, device.end_us)
     group = device.groups[0]
     band = Band(group.label, group.reason, group_color(group), False, value, device.headline.allocated_peak)  # noqa: FBT003 - a field
     lanes = tuple((lane, *_lane_points(lane, axis, columns)) for lane in device.lanes)
@@ -218,7 +220,7 @@ def device_scene(device: DeviceAnalysis, columns: int, *, by_cell: bool = False)
     timeline = device.timeline
     if device.sampled is not None:
         return _sampled_scene(device, columns)
-    axis = fold_axis(timeline.time_us, device.start_us, device.end_us)
+    axis = fold_axis(timeline.time_us if device.is_timed else _NO_TIMES, device.start_us, device.end_us)
     x, states, highest = _picks(timeline, axis, columns)
     distinct, which = np.unique(states, return_inverse=True)
     groups = np.arange(len(device.groups), dtype=np.int32)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpumem_magic.analysis.axis import FoldedAxis
 
-__all__ = ["byte_ticks", "time_ticks"]
+__all__ = ["byte_ticks", "order_ticks", "time_ticks"]
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -31,6 +31,12 @@ def byte_ticks(highest: float, most: int = 6) -> list[tuple[float, str]]:
         value = count * step
         ticks.append((value * size, f"{value:g} {_UNITS[unit]}" if count else "0"))
     return ticks
+
+
+def order_ticks(start: int, end: int, most: int = 7) -> list[tuple[float, str]]:
+    """Return (number of an event, label) for an axis without times."""
+    step = max(int(_nice(max(end - start, 1) / most)), 1)
+    return [(n, f"event {n:,}" if n < step else f"{n:,}") for n in range(max(start, 0), end + 1, step)]
 
 
 def time_ticks(axis: FoldedAxis, start_us: int, end_us: int, most: int = 7) -> list[tuple[float, str]]:

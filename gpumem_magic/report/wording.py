@@ -46,7 +46,8 @@ def numbers(analysis: Analysis, device: DeviceAnalysis) -> list[str]:
     used = _device_used(device)
     if used is not None:
         parts.append(used)
-    parts.append(format_duration(max(analysis.ended_us - analysis.started_us, 0) / 1e6))
+    if analysis.started_us > 0 or not analysis.devices:  # else there is an order alone
+        parts.append(format_duration(max(analysis.ended_us - analysis.started_us, 0) / 1e6))
     if device.events:
         parts.append(f"{format_count(device.events)} event{'s' if device.events != 1 else ''}")
     return parts

@@ -17,6 +17,7 @@ from gpumem_magic.trace.columns import CHUNK, Columns
 from gpumem_magic.trace.interning import StackInterner
 from gpumem_magic.trace.model import Action, DeviceTrace, Region, Trace
 from gpumem_magic.trace.segments import Budget, read_host_segments, read_segments
+from gpumem_magic.trace.times import has_times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -180,7 +181,7 @@ class _Converter:
     def check_times(self, times: NDArray[np.int64], key: str) -> None:
         if np.any((times > _MAX_TIME) | (times < -_MAX_TIME)):
             raise SnapshotError(f"not a torch memory snapshot: {key} has an event with an impossible time")
-        if len(times) and not times.any():
+        if not has_times(times):
             self.warnings.append(f"{key}: no times were recorded (torch before 2.3 has none): events are in order only")
         elif len(times):
             backwards = int(np.count_nonzero(np.diff(times) < 0))

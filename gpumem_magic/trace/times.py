@@ -1,7 +1,8 @@
-"""Times as recorded, and times that never fall."""
+"""Times as recorded, times that never fall, and an order in the place of times."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +10,34 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["rising"]
+    from gpumem_magic.trace.model import Trace
+
+__all__ = ["has_times", "in_order", "is_ordered", "rising"]
+
+
+def has_times(time_us: NDArray[np.int64]) -> bool:
+    """Return whether a device's events carry times: torch before 2.3 recorded none, which reads as zeros."""
+    return not len(time_us) or bool(time_us.any())
+
+
+def is_ordered(time_us: NDArray[np.int64]) -> bool:
+    """Return whether `in_order` put numbers in the place of these times."""
+    return bool(len(time_us)) and int(time_us[0]) == 0
+
+
+def in_order(trace: Trace) -> Trace:
+    """Return a trace in which events without times have their number in their place, from 0.
+
+    What is placed by time, such as markers, reserved memory and maps of segments, is then placed by order. Such a
+    device begins at 0, which tells it from one with times: those are Unix microseconds.
+    """
+    devices = tuple(
+        device
+        if has_times(device.events.time_us)
+        else replace(device, events=replace(device.events, time_us=np.arange(len(device.events), dtype=np.int64)))
+        for device in trace.devices
+    )
+    return replace(trace, devices=devices)
 
 
 def rising(time_us: NDArray[np.int64]) -> NDArray[np.int64]:

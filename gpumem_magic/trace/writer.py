@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpumem_magic._errors import ExportError
 from gpumem_magic.trace.collector import paused_collector
 from gpumem_magic.trace.model import Action, BlockState
+from gpumem_magic.trace.times import has_times
 
 if TYPE_CHECKING:
     import os
@@ -80,6 +81,7 @@ def to_snapshot(trace: Trace) -> dict[str, Any]:
 def _entries(device: DeviceTrace, stacks: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     events = device.events
     names = {int(action): action.name.lower() for action in Action}
+    timed = has_times(events.time_us)
     entries = []
     for action, addr, size, stream, time_us, stack, pool in zip(
         events.action.tolist(),
@@ -96,10 +98,11 @@ def _entries(device: DeviceTrace, stacks: list[list[dict[str, Any]]]) -> list[di
             "device_free" if action == Action.OOM else "addr": addr,
             "size": size,
             "stream": stream,
-            "time_us": time_us,
             "compile_context": "N/A",
             "user_metadata": "",
         }
+        if timed:
+            entry["time_us"] = time_us
         if stack:
             entry["frames"] = stacks[stack]
         if pool >= 0:
