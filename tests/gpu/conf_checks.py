@@ -58,6 +58,14 @@ STRINGS = (
     "pinned_num_register_threads:3",
     "backend:pooled",
     "max_split_size_mb:128,expandable_segments:True",
+    "max_split_size_mb:32,large_segment_size_mb:64",
+    "max_split_size_mb:-1",
+    "max_split_size_mb:18446744073709551616",
+    "garbage_collection_threshold:0.8x",
+    "garbage_collection_threshold:8e-1",
+    "per_process_memory_fraction:80%",
+    "roundup_power2_divisions:[256:1,]",
+    "roundup_power2_divisions:[256]",
 )
 
 

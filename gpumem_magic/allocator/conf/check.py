@@ -126,8 +126,10 @@ def check(text: str, version: TorchVersion) -> Checked:
     """
     reading = _Reading(version, {}, {}, {}, [], [])
     body, offset = _unwrap(text, reading)
-    for item in _items(body, offset, reading):
-        _read_item(item, reading)
+    items = _items(body, offset, reading)
+    segment = _segment(items, version)
+    for item in items:
+        _read_item(item, reading, segment)
     _check_pairs(reading)
     corrected = ",".join(f"{name}:{value}" for name, value in reading.written.items())
     verdict = torch_verdict(text, version.release)
@@ -203,17 +205,28 @@ def _split_item(piece: str, at: int) -> _Item:
     return _Item(at + match.end(1), match[2], match[3].strip() or match[3][:1], at + match.end(3), match[4])
 
 
-def _read_item(item: _Item, reading: _Reading) -> None:
+def _segment(items: list[_Item], version: TorchVersion) -> int:
+    """Return the MiB of a large segment that the string asks for, wherever it does."""
+    option, size = OPTIONS["large_segment_size_mb"], 20
+    for item in items:
+        if _nearest(item.key) == option.name and item.value and option.since <= version.release:
+            value = check_value(option, item.value, version.release).value
+            size = value if isinstance(value, int) else size
+    return size
+
+
+def _read_item(item: _Item, reading: _Reading, segment: int) -> None:
     option = _find_option(item, reading)
     if item.separator != ":" and item.value:
-        shown = item.separator.strip() or " "
-        reading.problem(item.at + len(item.key), shown, f"between a name and its value stands ':', not '{shown}'")
+        shown = item.separator.strip() or item.separator
+        wrong = f"stands ':', not '{shown}'" if shown else "':' is missing"
+        reading.problem(item.at + len(item.key), shown, f"between a name and its value {wrong}")
     if option is None:
         return
     if not item.value:
         reading.problem(item.at, item.key, f"{option.name} has no value: it takes {option.kind.value}")
         return
-    outcome = check_value(option, item.value, reading.version.release, reading.settings)
+    outcome = check_value(option, item.value, reading.version.release, segment)
     if outcome.message is not None:
         reading.problem(item.value_at, item.value, outcome.message, outcome.then)
     if outcome.note is not None:
@@ -253,16 +266,23 @@ def _guess_option(item: _Item, reading: _Reading) -> Option | None:
         reading.problem(item.at, item.key, f"there is no option '{item.key}' in any version of torch{hint}")
         return None
     if not item.key:
-        reading.problem(item.at, item.value or item.separator, "a value without a name")
+        reading.problem(item.at, item.separator, "a value without a name")
         return None
-    near = [plain] if plain in OPTIONS else difflib.get_close_matches(plain, OPTIONS, n=1, cutoff=0.75)
-    if not near and f"{plain}_mb" in OPTIONS:
-        near = [f"{plain}_mb"]
-    if not near:
+    near = _nearest(item.key)
+    if near is None:
         reading.problem(item.at, item.key, f"there is no option '{item.key}' in any version of torch")
         return None
-    reading.problem(item.at, item.key, f"there is no option '{item.key}': the nearest real one is {near[0]}")
-    return OPTIONS[near[0]]
+    reading.problem(item.at, item.key, f"there is no option '{item.key}': the nearest real one is {near}")
+    return OPTIONS[near]
+
+
+def _nearest(key: str) -> str | None:
+    """Return the real option that a name is, or is near to."""
+    plain = re.sub(r"\bgc_", "garbage_collection_", key.lower().replace("-", "_"))
+    for name in (plain, f"{plain}_mb"):
+        if name in OPTIONS:
+            return name
+    return next(iter(difflib.get_close_matches(plain, OPTIONS, n=1, cutoff=0.75)), None)
 
 
 def _check_pairs(reading: _Reading) -> None:

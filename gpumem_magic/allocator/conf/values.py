@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpumem_magic.allocator.conf.c_numbers import c_float, c_integer
 from gpumem_magic.allocator.conf.options import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gpumem_magic.allocator.conf.options import Option, Version
 
-__all__ = ["Outcome", "check_value"]
+__all__ = ["Outcome", "check_value", "least"]
 
 _TRUE = {"true", "1", "yes", "on", "t", "y"}
 _FALSE = {"false", "0", "no", "off", "f", "n"}
@@ -32,7 +32,7 @@ class Outcome(NamedTuple):
     note: str | None = None
 
 
-def check_value(option: Option, text: str, release: Version, settings: Mapping[str, object]) -> Outcome:
+def check_value(option: Option, text: str, release: Version, segment: int = 20) -> Outcome:
     """Read `text` as the value of `option` for torch `release`.
 
     Parameters
@@ -43,14 +43,14 @@ def check_value(option: Option, text: str, release: Version, settings: Mapping[s
         What stands after the colon.
     release
         (major, minor).
-    settings
-        Options read so far; one option's range can depend on another.
+    segment
+        MiB of a large segment, which bounds other options wherever in the string it is given (tried on 2.14).
     """
     compact = re.sub(r"\s+", "", text).strip("\"'")
     if option.kind is Kind.BOOL:
         return _boolean(option, compact)
     if option.kind is Kind.INT:
-        return _integer(option, compact, release, settings)
+        return _integer(option, compact, release, segment)
     if option.kind is Kind.FLOAT:
         return _fraction(option, compact)
     if option.kind is Kind.CHOICE:
@@ -63,67 +63,75 @@ def check_value(option: Option, text: str, release: Version, settings: Mapping[s
 def _boolean(option: Option, text: str) -> Outcome:
     if text in {"True", "False"}:
         return Outcome(text == "True", text)
-    meant = True if text.lower() in _TRUE else False if text.lower() in _FALSE else None
+    near = difflib.get_close_matches(text.lower(), ("true", "false"), n=1, cutoff=0.7)
+    plain = near[0] if near else text.lower()
+    meant = True if plain in _TRUE else False if plain in _FALSE else None
     written = "" if meant is None else str(meant)
     return Outcome(meant, written, f"{option.name} takes exactly True or False, not '{text}'")
 
 
-def _lower_bound(option: Option, release: Version, settings: Mapping[str, object]) -> tuple[int, str]:
-    """Return the smallest allowed number and how to say it."""
+def least(option: Option, release: Version, segment: int = 20) -> tuple[int, str]:
+    """Return the smallest allowed number and how to say it; `segment` as in `check_value`."""
     if option.name in {"max_split_size_mb", "max_non_split_rounding_mb"}:
         if release < (2, 9):
             return 21, "more than 20"
-        segment = settings.get("large_segment_size_mb", 20) if release >= (2, 11) else 20
-        bound = segment if isinstance(segment, int) else 20
+        bound = segment if release >= (2, 11) else 20
         return bound, f"at least {bound}"
     if option.name == "large_segment_size_mb":
         return 11, "more than 10"
-    return (1, "more than 0") if option.name != "pinned_max_cached_size_mb" else (0, "0 or more")
+    return (0, "0 or more") if option.name.startswith("pinned_max") else (1, "more than 0")
 
 
-def _integer(option: Option, text: str, release: Version, settings: Mapping[str, object]) -> Outcome:
-    match = re.fullmatch(r"([+-]?\d+(?:\.\d+)?)([a-zA-Z]*)", text)
+def _integer(option: Option, text: str, release: Version, segment: int) -> Outcome:
+    match = re.fullmatch(r"([+-]?\d+(?:\.\d+)?)([a-zA-Z]*)", text, re.ASCII)
     factor = _UNITS.get(match[2].lower()) if match else None
-    if match is None or factor is None or (match[2] and not option.name.endswith("_mb")):
-        return Outcome(None, "", f"{option.name} takes a whole number, not '{text}'")
-    exact = float(match[1]) * factor
+    counts_mib = option.name.endswith("_mb")
+    bits = 64 if release >= (2, 9) else 32
+    taken = c_integer(text, bits=bits)
+    # What torch makes of it where it does not object.
+    then = None if taken is None else f"torch reads {taken} and drops the rest"
+    if match is None or factor is None or (match[2] and not counts_mib):
+        return Outcome(None, "", f"{option.name} takes a whole number, not '{text}'", then)
+    # Whole numbers stay exact, also beyond what a float holds.
+    exact = int(match[1]) if factor == 1.0 and "." not in match[1] else float(match[1]) * factor
     number = max(1, round(exact)) if exact > 0 else round(exact)
-    low, words = _lower_bound(option, release, settings)
-    unit = " (MiB)" if option.name.endswith("_mb") else ""
+    low, words = least(option, release, segment)
     if number < low:
-        return Outcome(low, str(low), f"{option.name} must be {words}{unit}, not {text}")
-    if option.name == "pinned_num_register_threads" and (number > 128 or number & (number - 1)):
+        if number < 0 and taken is not None:
+            then = f"torch counts down from the largest number there is and reads {taken}: as good as no bound"
+        return Outcome(low, str(low), f"{option.name} must be {words}{' (MiB)' * counts_mib}, not {text}", then)
+    if c_integer(match[1], bits=bits) is None:
+        return Outcome(None, "", f"{option.name}: {match[1]} has too many digits; without the option there is no bound")
+    if option.name == "pinned_num_register_threads" and (number > 128 or not _is_power(number)):
         power = min(128, 1 << (number.bit_length() - 1))
-        return Outcome(power, str(power), f"{option.name} must be a power of two up to 128, not {text}")
+        return Outcome(power, str(power), f"{option.name} must be a power of two up to 128, not {text}", then)
     if "." in match[1] or factor != 1.0:
-        # std::stoi and std::stoull stop at the first character that is no digit.
-        taken = match[1].split(".")[0]
-        return Outcome(
-            number,
-            str(number),
-            f"{option.name} counts whole MiB without a unit",
-            f"torch reads {taken} and drops the rest",
-        )
-    note = f"{option.name}: the unit '{match[2]}' is not read; the number counts MiB" if match[2] else None
-    return Outcome(number, str(number), note=note)
+        return Outcome(number, str(number), f"{option.name} counts whole MiB without a unit", then)
+    if match[2]:
+        then = f"torch reads {taken} and drops the unit"
+        return Outcome(number, str(number), f"{option.name} counts MiB: the unit '{match[2]}' is not read", then)
+    return Outcome(number, str(number))
 
 
 def _fraction(option: Option, text: str) -> Outcome:
-    match = re.fullmatch(r"(\d*\.?\d+|\d+\.)(%?)", text)
+    match = re.fullmatch(r"([+-]?(?:\d*\.?\d+|\d+\.)(?:e[+-]?\d+)?)(%?)", text, re.ASCII | re.IGNORECASE)
+    taken = c_float(text)
+    then = None if taken is None else f"torch reads {taken:g} and drops the rest"
     if match is None:
-        return Outcome(None, "", f"{option.name} takes a number between 0 and 1, not '{text}'")
+        return Outcome(None, "", f"{option.name} takes a number between 0 and 1, not '{text}'", then)
     number = float(match[1])
     open_interval = option.name == "garbage_collection_threshold"
     inside = 0 < number < 1 if open_interval else 0 <= number <= 1
     if inside and not match[2]:
+        if taken is None:
+            return Outcome(None, "", f"{option.name}: {text} is too small for a number", None)
         return Outcome(number, match[1])
     bounds = "between 0 and 1, both excluded" if open_interval else "from 0 to 1"
     # 80 and 80% mean 0.8; what 1.5 means nobody knows.
     meant = number / 100
     usable = 0 < meant < 1 and (match[2] == "%" or number >= 10)
-    return Outcome(
-        meant if usable else None, f"{meant:g}" if usable else "", f"{option.name} must be {bounds}, not {text}"
-    )
+    message = f"{option.name} must be {bounds}, not {text}"
+    return Outcome(meant if usable else None, f"{meant:g}" if usable else "", message, then)
 
 
 def _choice(option: Option, text: str) -> Outcome:

@@ -128,7 +128,7 @@ _PIECES = st.sampled_from([*"abTF:=,;[]> 0128.\n'\"", "True", "[256:1,>:4]", "0.
 def test_any_string_is_answered_and_its_correction_is_accepted(text):
     checked = check(text, T211)
     for problem in checked.problems:
-        assert 0 <= problem.at <= len(text)
+        assert text[problem.at : problem.at + len(problem.text)] == problem.text
     again = check(checked.corrected, T211)
     assert again.ok, (text, checked.corrected, again.problems)
     assert again.settings == checked.settings
@@ -198,3 +198,91 @@ def test_torch_ends_as_it_was_seen_to(text):
     assert torch_verdict(text, (2, 11)) is Verdict[SEEN_ON_2_11[text]]
     if SEEN_ON_2_11[text] != "TAKES":
         assert Verdict[SEEN_ON_2_11[text]].value in {problem.then for problem in check(text, T211).problems}
+
+
+# What torch 2.14.1 (CUDA 13.0, no GPU) did with each: imported with it where it aborts, else when it was set.
+SEEN_ON_2_14 = {
+    "max_split_size_mb:-1": "TAKES",
+    "max_split_size_mb:- 1": "TAKES",
+    "max_split_size_mb:--1": "RAISES",
+    "max_split_size_mb:+64": "TAKES",
+    "max_split_size_mb:064": "TAKES",
+    "max_split_size_mb:64 MB": "TAKES",
+    "max_split_size_mb:0x40": "RAISES",
+    "max_split_size_mb:1e3": "RAISES",
+    "max_split_size_mb:18446744073709551615": "TAKES",
+    "max_split_size_mb:18446744073709551616": "RAISES",
+    "max_split_size_mb:-18446744073709551615": "RAISES",
+    "max_split_size_mb:\u0663\u0663": "RAISES",
+    "max_split_size_mb:[64]": "RAISES",
+    "max_split_size_mb:32,large_segment_size_mb:64": "RAISES",
+    "max_split_size_mb:20,large_segment_size_mb:-1": "RAISES",
+    "large_segment_size_mb:11,max_split_size_mb:11": "TAKES",
+    "pinned_max_round_threshold_mb:0": "TAKES",
+    "pinned_reserve_segment_size_mb:0": "RAISES",
+    "pinned_num_register_threads:128MB": "TAKES",
+    "pinned_num_register_threads:256": "RAISES",
+    "pinned_num_register_threads:-18446744073709551615": "TAKES",
+    "garbage_collection_threshold:0.8x": "TAKES",
+    "garbage_collection_threshold:8e-1": "TAKES",
+    "garbage_collection_threshold:0x1p-1": "TAKES",
+    "garbage_collection_threshold:+.5": "TAKES",
+    "garbage_collection_threshold:1e-40": "TAKES",
+    "garbage_collection_threshold:1e-310": "RAISES",
+    "garbage_collection_threshold:nan": "RAISES",
+    "garbage_collection_threshold:.": "RAISES",
+    "garbage_collection_threshold:0,8": "ABORTS",
+    "per_process_memory_fraction:-0.0": "TAKES",
+    "per_process_memory_fraction:1e400": "RAISES",
+    "roundup_power2_divisions:4.5": "TAKES",
+    "roundup_power2_divisions:0": "RAISES",
+    "roundup_power2_divisions:[": "ABORTS",
+    "roundup_power2_divisions:[]": "TAKES",
+    "roundup_power2_divisions:[:]": "RAISES",
+    "roundup_power2_divisions:[256]": "RAISES",
+    "roundup_power2_divisions:[256:1,]": "TAKES",
+    "roundup_power2_divisions:[256:1]]": "TAKES",
+    "roundup_power2_divisions:[256:1:512:2]": "TAKES",
+    "roundup_power2_divisions:[256:1,,512:2]": "RAISES",
+    "roundup_power2_divisions:[0:1]": "RAISES",
+    "roundup_power2_divisions:[131072:4]": "TAKES",
+    "expandable_segments:[True]": "RAISES",
+    "x,[,]": "RAISES",
+    ",": "ABORTS",
+    "a:b:c": "ABORTS",
+}
+
+
+@pytest.mark.parametrize("text", SEEN_ON_2_14)
+def test_torch_reads_numbers_and_lists_as_it_was_seen_to(text):
+    assert torch_verdict(text, (2, 14)) is Verdict[SEEN_ON_2_14[text]]
+    # What torch takes in another sense than was meant is a problem that says how torch reads it.
+    for problem in check(text, TorchVersion(2, 14)).problems:
+        assert problem.then
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "piece", "then", "corrected"),
+    [
+        ("max_split_size_mb:128MB", 18, "128MB", "torch reads 128 and drops the unit", "max_split_size_mb:128"),
+        ("max_split_size_mb:100.5", 18, "100.5", "torch reads 100 and drops the rest", "max_split_size_mb:100"),
+        ("max_split_size_mb:-1", 18, "-1", "as good as no bound", "max_split_size_mb:20"),
+        ("max_split_size_mb:99999999999999999999", 18, "99999999999999999999", RAISES, ""),
+        ("garbage_collection_threshold:0.8x", 29, "0.8x", "torch reads 0.8 and drops the rest", ""),
+        ("expandable_segments:Ture", 20, "Ture", RAISES, "expandable_segments:True"),
+        ("gc_threshold:0.8", 0, "gc_threshold", RAISES, "garbage_collection_threshold:0.8"),
+        ("roundup_power2_divisions[256:1]", 24, "", ABORTS, "roundup_power2_divisions:[256:1]"),
+        (":8", 0, ":", ABORTS, ""),
+    ],
+)
+def test_units_and_numbers_that_torch_reads_otherwise(text, at, piece, then, corrected):
+    problem = check(text, TorchVersion(2, 14)).problems[0]
+    assert (problem.at, problem.text, problem.fix) == (at, piece, corrected)
+    assert text[at : at + len(piece)] == piece
+    assert then in problem.then
+
+
+def test_before_2_9_numbers_have_32_bits():
+    assert torch_verdict("max_split_size_mb:2147483647", (2, 8)) is Verdict.TAKES
+    assert torch_verdict("max_split_size_mb:2147483648", (2, 8)) is Verdict.RAISES
+    assert torch_verdict("max_split_size_mb:2147483648", (2, 9)) is Verdict.TAKES
