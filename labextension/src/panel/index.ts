@@ -71,7 +71,7 @@ function addCommands(parts: Parts): void {
     execute: args => kernels.open(kernelId(args))
   });
   commands.addCommand(Command.interrupt, {
-    label: trans.__('Interrupt Kernel'),
+    label: trans.__('Interrupt Kernel…'),
     isEnabled: known,
     execute: args => kernels.interrupt(kernelId(args))
   });

@@ -8,6 +8,11 @@ import { formatBytes } from './format';
 import type { MonitorModel } from './model';
 import { heldBy } from './owners';
 
+async function agree(trans: TranslationBundle, title: string, body: string, verb: string): Promise<boolean> {
+  const buttons = [Dialog.cancelButton({ label: trans.__('Cancel') }), Dialog.warnButton({ label: verb })];
+  return (await showDialog({ title, body, buttons, defaultButton: 0 })).button.accept;
+}
+
 export class KernelActions {
   constructor(
     private readonly _app: JupyterFrontEnd,
@@ -27,14 +32,20 @@ export class KernelActions {
   }
 
   async interrupt(kernelId: string): Promise<void> {
-    await this._try(this._trans.__('The kernel was not interrupted'), () =>
-      KernelAPI.interruptKernel(kernelId, this._app.serviceManager.serverSettings)
-    );
+    const trans = this._trans;
+    const title = trans.__('Interrupt the kernel of %1?', this._name(kernelId));
+    const body = trans.__('The cell that runs in it is stopped; its variables stay.');
+    // In a list of notebooks the row beside the meant one may be somebody's night of training.
+    if (await agree(trans, title, body, trans.__('Interrupt'))) {
+      await this._try(trans.__('The kernel was not interrupted'), () =>
+        KernelAPI.interruptKernel(kernelId, this._app.serviceManager.serverSettings)
+      );
+    }
   }
 
   async restart(kernelId: string): Promise<void> {
     const title = this._trans.__('Restart the kernel of %1?', this._name(kernelId));
-    if (await this._agree(title, kernelId, this._trans.__('Restart'))) {
+    if (await agree(this._trans, title, this._loss(kernelId), this._trans.__('Restart'))) {
       await this._try(this._trans.__('The kernel was not restarted'), async () => {
         const context = this._session(kernelId);
         if (context) {
@@ -48,7 +59,7 @@ export class KernelActions {
 
   async shutdown(kernelId: string): Promise<void> {
     const title = this._trans.__('Shut down the kernel of %1?', this._name(kernelId));
-    if (await this._agree(title, kernelId, this._trans.__('Shut Down'))) {
+    if (await agree(this._trans, title, this._loss(kernelId), this._trans.__('Shut Down'))) {
       await this._try(this._trans.__('The kernel was not shut down'), async () => {
         const { kernels, sessions } = this._app.serviceManager;
         await sessions.refreshRunning();
@@ -76,18 +87,16 @@ export class KernelActions {
     return null;
   }
 
-  private async _agree(title: string, kernelId: string, verb: string): Promise<boolean> {
+  /** What ending a kernel's process costs, and gives. */
+  private _loss(kernelId: string): string {
     const { reports, state } = this._model;
     const held = (state?.devices ?? []).reduce((sum, device) => sum + (heldBy(kernelId, device, reports) ?? 0), 0);
-    const body =
-      held > 0
-        ? this._trans.__(
-            'Its variables are lost, and %1 of device memory become free.',
-            formatBytes(held, this._model.settings.units)
-          )
-        : this._trans.__('Its variables are lost.');
-    const buttons = [Dialog.cancelButton({ label: this._trans.__('Cancel') }), Dialog.warnButton({ label: verb })];
-    return (await showDialog({ title, body, buttons, defaultButton: 0 })).button.accept;
+    return held > 0
+      ? this._trans.__(
+          'Its variables are lost, and %1 of device memory become free.',
+          formatBytes(held, this._model.settings.units)
+        )
+      : this._trans.__('Its variables are lost.');
   }
 
   private async _try(title: string, act: () => Promise<unknown>): Promise<void> {

@@ -172,6 +172,35 @@ def test_shutting_down_asks_first(lab: Any, page: Any) -> None:
     assert kernel["id"] not in {one["id"] for one in lab.jupyter.request("api/kernels")}
 
 
+def test_interrupting_asks_first(lab: Any, page: Any) -> None:
+    held = [{"pid": lab.kernels[1]["pid"], "used": GIB}]
+    lab.show(lab.device(processes=held), *(lab.device() for _ in range(7)))
+    lab.open(page, "eval/train.ipynb")
+    lab.jupyter.wait_for_kernel(page)
+    running = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel"
+    # The kernel's status says nothing here: a subshell's answers call it idle beside a running cell.
+    code = "print('begun', flush=True); __import__('time').sleep(600)"
+    page.evaluate(
+        f"""code => {{
+          window.story = [];
+          const run = {running}.requestExecute({{code}});
+          run.onIOPub = message => {{ if (message.header.msg_type === 'stream') window.story.push('begun'); }};
+          run.done.then(reply => window.story.push(reply.content.ename));
+        }}""",
+        code,
+    )
+    page.wait_for_function("() => window.story.length === 1")
+    for answer in ("Cancel", "Interrupt"):
+        page.get_by_role("button", name="Actions for eval/train.ipynb").first.click()
+        page.get_by_role("menuitem", name="Interrupt Kernel").click()
+        page.locator(".jp-Dialog").get_by_role("button", name=answer, exact=True).click()
+        page.wait_for_selector(".jp-Dialog", state="detached")
+        if answer == "Cancel":
+            page.wait_for_timeout(500)
+            assert page.evaluate("() => window.story") == ["begun"]
+    page.wait_for_function("() => window.story[1] === 'KeyboardInterrupt'")
+
+
 def test_a_process_of_somebody_else_offers_its_pid_and_nothing_more(eight: Any, page: Any) -> None:
     eight.open(page)
     card = page.locator(CARD).nth(1)
