@@ -10,7 +10,7 @@ from IPython.core.magic import no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
 from gpumem_magic._errors import BadUsageError
-from gpumem_magic.magics.arguments import without_comment
+from gpumem_magic.magics.arguments import unquoted, without_comment
 from gpumem_magic.magics.cells import running_number
 from gpumem_magic.magics.settings_watch import SettingsWatch
 
@@ -103,7 +103,9 @@ class ToolMagics:
 
     @as_magic(
         "gpumem_conf",
-        argument("string", nargs="?", metavar="STRING", help="settings to check; without it, the environment's."),
+        argument("string", nargs="*", metavar="STRING", help="settings to check; without it, the environment's."),
+        argument("--torch", metavar="VERSION", help="Release that will read them (default: the installed one)."),
+        argument("--options", action="store_true", help="List every option: values, default, releases, meaning."),
     )
     def gpumem_conf(self, line: str) -> None:
         """Check allocator settings (PYTORCH_CUDA_ALLOC_CONF): what is wrong, what torch does with it, what to write.
@@ -111,13 +113,22 @@ class ToolMagics:
         Also says which settings torch really uses in this kernel, whether the environment's came too late and by which
         cell, and what can still be changed without a restart. CUDA is never initialised to find out.
         """
-        from gpumem_magic.allocator.conf.environment import NEWEST, installed_torch
+        from gpumem_magic.allocator.conf.environment import NEWEST, TorchVersion, installed_torch
         from gpumem_magic.allocator.conf.in_session import describe_session
+        from gpumem_magic.allocator.conf.table import describe_options
         from gpumem_magic.allocator.conf.text import describe_conf
 
         found = parse_argstring(self.gpumem_conf, without_comment(line))
-        text, _ = describe_conf(found.string, None, os.environ)
+        try:
+            given = TorchVersion.parse(found.torch) if found.torch else None
+        except BadUsageError as error:
+            raise UsageError(f"%gpumem_conf: {error}") from None
         version = installed_torch() or NEWEST
+        if found.options:
+            print(describe_options(given or version))  # noqa: T201 - the magic's output
+            return
+        string = unquoted(" ".join(found.string)) if found.string else None
+        text, _ = describe_conf(string, given, os.environ)
         lines = describe_session(self.watch.facts(running_number(self._shell), version))
         print("\n".join([text, *lines] if text else lines))  # noqa: T201 - the magic's output
 

@@ -44,6 +44,16 @@ def test_settings_are_checked_without_touching_cuda(fresh_kernel):
     checked = kernel.run("%gpumem_conf max_split_size_mb=128").text()
     assert "write instead: max_split_size_mb:128" in checked
     assert "in force: not known: torch is not imported yet" in checked
+    # Blanks are part of the string, quotes around it are not; another release may be named.
+    for line in ("expandable_segments:True, max_split_size_mb:32", "'expandable_segments:True, max_split_size_mb:32'"):
+        told = kernel.run(f"%gpumem_conf {line}").text()
+        assert told.startswith("expandable_segments:True, max_split_size_mb:32\n")
+        assert "max_split_size_mb must not meet" in told
+    assert (
+        "needs torch 2.11 or newer, this is 2.8"
+        in kernel.run("%gpumem_conf --torch 2.8 large_segment_size_mb:64").text()
+    )
+    assert "expandable_segments: True or False (default False)" in kernel.run("%gpumem_conf --options").text()
     assert kernel.run("import sys; print('torch' in sys.modules)").text().strip() == "False"
     number = kernel.run("import os; os.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'").number
     assert f"will count, set in cell {number}" in kernel.run("%gpumem_conf").text()

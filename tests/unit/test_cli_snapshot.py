@@ -195,3 +195,12 @@ def test_names_in_a_snapshot_do_not_steer_the_terminal(capsys):
 def test_a_closed_output_is_no_error(monkeypatch):
     monkeypatch.setattr("sys.stdout", None)
     assert cli.main(["conf", "max_split_size_mb:64"]) == 0
+
+
+def test_every_allocator_option_is_listed(capsys):
+    assert cli.main(["conf", "--options", "--torch", "2.10", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["torch"] == "2.10"
+    assert {"name", "takes", "default", "meaning", "since", "until", "known", "also"} <= told["options"][0].keys()
+    assert cli.main(["conf", "--options", "expandable_segments:True"]) == 2
+    assert "takes no settings" in capsys.readouterr().err

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from gpumem_magic._errors import BadUsageError
 from gpumem_magic.allocator.conf import OPTIONS, TorchVersion, check, from_environment
+from gpumem_magic.allocator.conf.table import describe_options, option_rows
 from gpumem_magic.allocator.conf.torch_side import Verdict, torch_verdict
 
 ABORTS, RAISES, TAKES = (verdict.value for verdict in Verdict)
@@ -286,3 +287,15 @@ def test_before_2_9_numbers_have_32_bits():
     assert torch_verdict("max_split_size_mb:2147483647", (2, 8)) is Verdict.TAKES
     assert torch_verdict("max_split_size_mb:2147483648", (2, 8)) is Verdict.RAISES
     assert torch_verdict("max_split_size_mb:2147483648", (2, 9)) is Verdict.TAKES
+
+
+def test_every_option_is_listed_with_what_it_takes_in_a_release():
+    rows = {row["name"]: row for row in option_rows(T28)}
+    assert list(rows) == list(OPTIONS)
+    assert rows["max_split_size_mb"]["takes"] == "a whole number of MiB, more than 20"
+    assert (rows["large_segment_size_mb"]["since"], rows["large_segment_size_mb"]["known"]) == ("2.11", False)
+    assert rows["release_lock_on_cudamalloc"]["also"] == ["release_lock_on_hipmalloc"]
+    text = describe_options(T211)
+    assert "max_split_size_mb: a whole number of MiB, at least 20 (default unlimited)\n    blocks larger" in text
+    assert "throw_on_cudamalloc_oom: True or False (default False; since torch 2.12, so not in 2.11)" in text
+    assert text.endswith("heuristic, nmalloc, caching_allocator, pooled, expandable_segments_page_size")
