@@ -77,6 +77,7 @@ class MonitoringMarks(QuietEvents):
         self._on_line, self._on_start, self._on_leave = self._quick_line(), self._quick_start(), self._quick_leave()
         self._listen()
         monitoring.set_events(self._tool, events.PY_START | events.PY_RESUME | events.PY_UNWIND | events.PY_THROW)
+        frame = None
         try:
             # Code that is under way already: a ``with`` block's own, other threads'.
             for ident, frame in sys._current_frames().items():
@@ -86,6 +87,9 @@ class MonitoringMarks(QuietEvents):
                     self._write(thread, thread.spot)
         except Exception as error:  # noqa: BLE001 - becomes a note
             self._fail(error)
+        finally:
+            # One of them is this very frame: the variable is a cycle, with all that its callers hold.
+            del frame
 
     def _listen(self) -> None:
         events, quiet = monitoring.events, self._hot is not None
