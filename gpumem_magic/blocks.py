@@ -172,15 +172,15 @@ class record:  # noqa: N801 - used as a function: `with record():`
 
     def _holders(self, frame: FrameType | None) -> tuple[HolderScan | None, str | None]:
         """Look what the variables of the calling function and of its module keep; with what is to be said of it."""
-        from gpumem_magic.holders import who_holds
+        from gpumem_magic.holders import who_holds, with_bounds
 
         names = frame.f_globals if frame is not None else self._names
         try:
             scan = who_holds(SimpleNamespace(user_ns=dict(names)), budget=_GLANCE_SECONDS, quick=True, function=frame)
+            scan = with_bounds(scan, self._names)
         except Exception as error:  # noqa: BLE001 - any object may be hostile; the report stands without names
             return None, f"looking for holders failed ({one_line(error)}); the report leaves them out"
-        cut = "torch is not imported" not in (scan.cut or "torch is not imported")
-        return scan, f"who holds what stayed: {scan.cut}" if cut else None
+        return scan, f"who holds what stayed: {scan.cut}" if scan.is_cut else None
 
     def _start_marks(self) -> LineMarks:
         from gpumem_magic.recording import marks

@@ -132,6 +132,11 @@ class HolderScan:
     idle: Mapping[str, str] = field(default_factory=dict)
     bounds: Mapping[str, Bound] = field(default_factory=dict)
 
+    @property
+    def is_cut(self) -> bool:
+        """True when it ended early though there are tensors to look at."""
+        return self.cut is not None and self.objects > 0
+
     def total(self, device: str | None = None) -> int:
         """Sum the bytes of all storages, of one device when named."""
         return sum(storage.size for storage in self.storages if device is None or storage.device == device)

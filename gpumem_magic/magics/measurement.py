@@ -193,11 +193,12 @@ class Measurement:
             self._book(recording, build(recording, top=self.request.top), cell_id, None)
             return
         holders = self._holders(recording)
+        recording = replace(recording, notes=(*recording.notes, *_cut_short(holders)))
         report = _reports.build(recording, top=self.request.top, holders=holders)
-        report = self._judged(self._book(recording, report, cell_id, holders))
+        report = self._judged(self._book(recording, report, cell_id, holders), holders)
         show_report(self._cleared(recording, report), self.request, cell_key)
 
-    def _judged(self, report: Report) -> Report:
+    def _judged(self, report: Report, holders: HolderScan | None) -> Report:
         """Look more closely at a leak that nothing explains yet, and see whether the magic's line allows it."""
         from gpumem_magic.analysis.leaks import with_keepers
         from gpumem_magic.analysis.leaks.check import broken_promise, nothing_to_judge
@@ -205,7 +206,10 @@ class Measurement:
         if any(not leak.is_explained for leak in report.leaks):
             scan = self._scan(_SCAN_SECONDS, quick=False)
             if scan is not None:
-                report = _replaced(report, with_keepers(report.analysis, scan))
+                analysis = with_keepers(report.analysis, scan)
+                # What the first look was cut short of, this one may have found.
+                notes = (*(note for note in analysis.notes if note not in _cut_short(holders)), *_cut_short(scan))
+                report = _replaced(report, replace(analysis, notes=notes))
         if self.request.allowed_leak is not None:
             self.broken_promise = broken_promise(report.analysis, self.request.allowed_leak)
             unjudged = nothing_to_judge(report.analysis)
@@ -317,6 +321,13 @@ class Measurement:
             transformers.append(watch.transformer)
             self.hooks.callback(_remove, transformers, watch.transformer)
         return watch
+
+
+def _cut_short(scan: HolderScan | None) -> tuple[Note, ...]:
+    """Say that a search for holders ended early, so that nobody takes a missing holder for none."""
+    if scan is None or not scan.is_cut:
+        return ()
+    return (Note("info", f"who holds what stayed: {scan.cut}; %gpumem_who --budget 10 looks longer"),)
 
 
 def _replaced(report: Report, analysis: Analysis) -> Report:

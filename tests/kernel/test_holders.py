@@ -135,3 +135,14 @@ def test_old_variables_and_a_name_bound_anew_are_named_on_the_cpu(kernel):
     cell = kernel.run(f"%%gpumem\nraise RuntimeError({text!r})")
     assert "288 MiB by old variables that this cell does not use: `forgotten`" in cell.report
     kernel.run("del forgotten")
+
+
+def test_a_look_that_was_cut_short_is_said_under_the_report(kernel):
+    kernel.run(
+        "from gpumem_magic.magics import measurement as _how\n_glance, _how._GLANCE_SECONDS = _how._GLANCE_SECONDS, 0.0"
+    )
+    cell = kernel.run("%%gpumem\nkept = torch.ones(300_000)")
+    kernel.run("_how._GLANCE_SECONDS = _glance")
+    told = "who holds what stayed: stopped after 0 s: holders found so far are right, others may be missing"
+    assert f"{told}; %gpumem_who --budget 10 looks longer" in cell.report
+    assert "who holds what stayed" not in kernel.run("%%gpumem\nkept = torch.ones(300_000)").report

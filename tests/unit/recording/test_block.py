@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
+import sys
 import weakref
+from collections import deque
 
 import pytest
 
 import gpumem_magic
 from gpumem_magic import blocks as blocks_module
 from gpumem_magic._errors import BadUsageError, RecordingError
+from gpumem_magic.holders import Bound
 from gpumem_magic.recording.ticker import shut_down
 
 torch = pytest.importorskip("torch")
@@ -113,6 +117,39 @@ def test_a_search_for_holders_that_is_cut_is_said(monkeypatch):
     assert kept.numel() == 30_000
     (note,) = [note.text for note in recorded.report.analysis.notes if note.text.startswith("who holds what stayed")]
     assert note == "who holds what stayed: stopped after 0 s: holders found so far are right, others may be missing"
+
+
+def test_containers_with_bounds_are_known_among_a_functions_variables():
+    def collect():
+        recorded = gpumem_magic.record()
+        with recorded:
+            replay = deque([torch.ones(30_000)], maxlen=100)
+            scan, _ = recorded_holders(recorded, inspect.currentframe())
+        return scan.bounds, len(replay)
+
+    def recorded_holders(recorded, frame):
+        recorded._names = {**frame.f_globals, **frame.f_locals}
+        return recorded._holders(frame)
+
+    assert collect() == ({"replay": Bound(1, 100)}, 1)
+
+
+@pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="loops of a script are known from Python 3.12 on")
+def test_a_buffer_that_fills_up_is_no_leak():
+    def collect():
+        with gpumem_magic.record(assert_no_leak=True) as recorded:
+            replay = deque(maxlen=100)
+            for _ in range(8):
+                replay.append(torch.ones(30_000))
+        return recorded.report, len(replay)
+
+    report, count = collect()
+    assert count == 8
+    assert report.leaks == ()
+    assert report.devices[0].growth is not None
+    (filling,) = report.devices[0].growth.small
+    assert "fills `replay`" in filling.sentence
+    assert "8 of the 100" in filling.sentence
 
 
 def test_a_block_that_has_ended_keeps_nothing_of_its_function():
