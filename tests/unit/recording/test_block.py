@@ -138,7 +138,7 @@ def test_containers_with_bounds_are_known_among_a_functions_variables():
 def test_a_buffer_that_fills_up_is_no_leak():
     def collect():
         with gpumem_magic.record(assert_no_leak=True) as recorded:
-            replay = deque(maxlen=100)
+            replay: deque[object] = deque(maxlen=100)
             for _ in range(8):
                 replay.append(torch.ones(30_000))
         return recorded.report, len(replay)
