@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from gpumem_magic.recording.ticker import call_every
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpumem_magic.recording.ticker import Tick
 
 __all__ = ["no_warm_up", "warm_up_later", "warm_up_when_idle"]
@@ -54,7 +56,7 @@ def warm_up_when_idle() -> None:
 
 
 def _begin_own() -> bool:
-    threading.Thread(target=_import_own, name="gpumem-warm-up", daemon=True).start()
+    _start(_import_own)
     return False
 
 
@@ -87,8 +89,14 @@ def _begin() -> bool:
     if not _asked and "torch" in sys.modules:
         _asked = True
         # Not on the ticker's thread, which has a live line to show.
-        threading.Thread(target=_import, name="gpumem-warm-up", daemon=True).start()
+        _start(_import)
     return False
+
+
+def _start(imports: Callable[[], None]) -> None:
+    # None can start while the interpreter ends: then nothing needs to be warm.
+    with suppress(RuntimeError):
+        threading.Thread(target=imports, name="gpumem-warm-up", daemon=True).start()
 
 
 def _import() -> None:

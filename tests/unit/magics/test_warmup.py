@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 
 import pytest
 
@@ -18,3 +19,12 @@ def test_a_package_that_does_not_fit_is_left_to_the_report(tmp_path, monkeypatch
     warmup._import_own()
     assert "gpumem_test_fine" in sys.modules
     monkeypatch.delitem(sys.modules, "gpumem_test_fine")
+
+
+def test_where_no_thread_can_start_nothing_is_warmed_up(monkeypatch):
+    # As Python answers while it ends; a tick that raises would be a traceback in the terminal.
+    def refuse(thread):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert warmup._begin_own() is False
