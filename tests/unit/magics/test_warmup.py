@@ -23,7 +23,7 @@ def test_a_package_that_does_not_fit_is_left_to_the_report(tmp_path, monkeypatch
 
 def test_where_no_thread_can_start_nothing_is_warmed_up(monkeypatch):
     # As Python answers while it ends; a tick that raises would be a traceback in the terminal.
-    def refuse(thread):
+    def refuse(_thread):
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
