@@ -5,6 +5,8 @@ Each ``check_*`` takes nothing, asserts, and returns a line of what was measured
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import statistics
 import subprocess
@@ -12,15 +14,16 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpumem_magic import nvml
 from gpumem_magic.nvml.faults import Absence
+from gpumem_magic.nvml.pids import DEVICE_FILES
 from gpumem_magic.nvml.reader import Reader
 from gpumem_magic.nvml.sampling import default_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
@@ -188,6 +191,96 @@ def check_processes_are_attributed_to_their_kernels() -> str:
         for kernel in kernels:
             kernel.communicate("")
     return f"two kernels on {len(set(devices))} device(s), one by its child"
+
+
+# Holds memory, then keeps a cell running, so that the kernel speaks for itself meanwhile.
+HOLD = """
+%load_ext gpumem_magic
+import torch
+held = torch.empty(256 << 20, dtype=torch.uint8, device="cuda:0")
+torch.cuda.synchronize()
+"""
+WORK = "import time\nmore = torch.empty(128 << 20, dtype=torch.uint8, device='cuda:0')\ntime.sleep(4)"
+
+
+async def _state_of(pids: Mapping[str, int | None]) -> Mapping[str, Any]:
+    """Let a server's monitor look once at these kernels, by notebook."""
+    from gpumem_magic.server.attribution import Directory, KernelEntry
+    from gpumem_magic.server.monitor import Monitor
+
+    entries = tuple(
+        KernelEntry(path, "python3", pid, notebooks=({"path": path, "name": path, "type": "notebook"},))
+        for path, pid in pids.items()
+    )
+
+    async def directory() -> Directory:
+        return Directory(entries)
+
+    monitor = Monitor(
+        directory,
+        interval=1.0,
+        record=False,
+        device_files=DEVICE_FILES,
+        root_dir=None,
+        package="0",
+        describe_kernel=lambda _pid: {},
+        log=logging.getLogger("nvml_checks"),
+    )
+    monitor.start()
+    try:
+        return await monitor.fresh_state()
+    finally:
+        monitor.stop()
+
+
+def check_two_real_kernels_in_the_monitor() -> str:
+    """Two notebooks' kernels, the second with reordered devices: owners by the monitor, numbers by the kernel."""
+    from jupyter_client.manager import start_new_kernel
+
+    uuids = [device.uuid for device in nvml.read_all().devices]
+    order = "1,0" if len(uuids) > 1 else "0"
+    places = {"train.ipynb": 0, "eval.ipynb": int(order[0])}
+    site = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    kernels = {}
+    try:
+        for path, env in (("train.ipynb", {}), ("eval.ipynb", {"CUDA_VISIBLE_DEVICES": order})):
+            # A kernel speaks for itself only where a Jupyter server started it.
+            session = {**os.environ, "PYTHONPATH": site, "JPY_SESSION_NAME": path}
+            kernels[path] = start_new_kernel(kernel_name="python3", env={**session, **env})
+            reply = kernels[path][1].execute_interactive(HOLD, timeout=60, output_hook=lambda _message: None)
+            assert reply["content"]["status"] == "ok", reply["content"]
+        pids = {path: getattr(manager.provisioner, "pid", None) for path, (manager, _client) in kernels.items()}
+        state = asyncio.run(_state_of(pids))
+        held = {
+            (process["notebooks"][0], device["index"]): process["used"]
+            for device in state["devices"]
+            for process in device["processes"]
+            if process["owner"] == "kernel"
+        }
+        assert held.keys() == set(places.items()), held
+        assert all(used >= 256 * MIB for used in held.values()), held
+        told: list[dict[str, Any]] = []
+
+        def listen(message: dict[str, Any]) -> None:
+            if message["msg_type"] == "comm_msg" and message["content"]["comm_id"] == "gpumem_magic":
+                told.append(message["content"]["data"])
+
+        reply = kernels["eval.ipynb"][1].execute_interactive(WORK, timeout=60, output_hook=listen)
+        assert reply["content"]["status"] == "ok", reply["content"]
+        rows = [row for numbers in told for row in numbers["devices"]]
+        busy = [row for row in rows if row["allocated"] == 384 * MIB]
+        # The last is sent after the cell; the others beside it.
+        assert len(busy) >= 2, told
+        mine = uuids[places["eval.ipynb"]] or ""
+        assert mine.endswith(busy[-1]["uuid"]), (mine, busy[-1])
+    finally:
+        for manager, client in kernels.values():
+            client.stop_channels()
+            manager.shutdown_kernel(now=True)
+    return (
+        f"two kernels on {len(set(places.values()))} device(s) by notebook, the second with CUDA_VISIBLE_DEVICES="
+        f'"{order}"; it pushed its own numbers {len(busy)} times in a cell of 4 s'
+    )
 
 
 def check_cost_of_each_reading() -> str:
