@@ -40,9 +40,31 @@ export function drawSingles(
     pen.stroke();
     pen.globalAlpha = 1;
   }
+  const folds = viewport.axis.folds.map(({ fromUs, toUs }): Piece => {
+    const x = (us: number): number => plot.x + viewport.pxOfU(viewport.axis.uOfUs(us), plot.width);
+    return { from: x(fromUs), to: x(toUs) };
+  });
   for (const single of singles) {
-    if (labels < MOST_LABELS && drawLabel(pen, plot, single, scale, xOf, colours)) labels += 1;
+    if (labels < MOST_LABELS && drawLabel(pen, plot, single, scale, xOf, folds, colours)) labels += 1;
   }
+}
+
+/** Pixels from left to right. */
+interface Piece {
+  from: number;
+  to: number;
+}
+
+/** The widest part of a stretch that no fold covers: a torn strip lies over what is drawn there. */
+export function widestPiece({ from, to }: Piece, folds: readonly Piece[]): Piece {
+  let best = { from, to: from };
+  let left = from;
+  for (const fold of [...folds, { from: Number.POSITIVE_INFINITY, to: Number.POSITIVE_INFINITY }]) {
+    const right = Math.min(to, fold.from);
+    if (right - left > best.to - best.from) best = { from: left, to: right };
+    left = Math.max(left, fold.to);
+  }
+  return best;
 }
 
 /** The outline of one allocation. */
@@ -75,24 +97,26 @@ function drawLabel(
   single: Single,
   scale: Scale,
   xOf: (moment: number) => number,
+  folds: readonly Piece[],
   colours: Colours
 ): boolean {
   const { moments, bottoms, bytes } = single;
   let best = -1;
-  let width = 0;
+  let room: Piece = { from: 0, to: 0 };
   for (let k = 0; k < moments.length; k++) {
-    const right = k + 1 < moments.length ? xOf(moments[k + 1] as number) : lastX(single, xOf, plot);
-    if (right - xOf(moments[k] as number) > width) {
-      width = right - xOf(moments[k] as number);
+    const to = k + 1 < moments.length ? xOf(moments[k + 1] as number) : lastX(single, xOf, plot);
+    const piece = widestPiece({ from: xOf(moments[k] as number), to }, folds);
+    if (piece.to - piece.from > room.to - room.from) {
+      room = piece;
       best = k;
     }
   }
-  if (best < 0 || width < LABEL_PX.width) return false;
+  if (best < 0 || room.to - room.from < LABEL_PX.width) return false;
   const top = scale.y((bottoms[best] as number) + bytes);
   const bottom = scale.y(bottoms[best] as number);
   if (bottom - top < LABEL_PX.height) return false;
   const text = formatBytes(bytes);
-  const x = xOf(moments[best] as number) + 4;
+  const x = room.from + 4;
   const y = (top + bottom) / 2;
   // A plate behind the text, since no one text colour reads on all ten slots.
   pen.fillStyle = colours.background;
