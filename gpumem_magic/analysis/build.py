@@ -166,7 +166,7 @@ def _by_order(recording: Recording, trace: Trace) -> Recording:
     counts = [len(device.events) for device in trace.devices if not has_times(device.events.time_us)]
     if not counts:
         return recording
-    return replace(recording, started_us=0, ended_us=max(counts) - 1, samples=(), marks=None, roles=None, calls=None)
+    return replace(recording, started_us=0, ended_us=max(counts), samples=(), marks=None, roles=None, calls=None)
 
 
 def _mark_exception(device: DeviceAnalysis, recording: Recording) -> DeviceAnalysis:
@@ -285,7 +285,7 @@ def analyse_trace(trace: Trace, title: str = "snapshot") -> Analysis:
         context = DeviceContext(
             namer=PlaceNamer(None),
             stacks=trace.stacks,
-            start_us=int(times.min()) if len(times) else 0,
+            start_us=int(times.min()) if len(times) and not is_ordered(times) else 0,
             end_us=int(times.max()) if len(times) else 0,
             regions=trace.regions,
             is_cell=False,

@@ -22,19 +22,21 @@ def has_times(time_us: NDArray[np.int64]) -> bool:
 
 def is_ordered(time_us: NDArray[np.int64]) -> bool:
     """Return whether `in_order` put numbers in the place of these times."""
-    return bool(len(time_us)) and int(time_us[0]) == 0
+    return bool(len(time_us)) and int(time_us[0]) == 1
 
 
 def in_order(trace: Trace) -> Trace:
-    """Return a trace in which events without times have their number in their place, from 0.
+    """Return a trace in which events without times have their number in their place, from 1.
 
     What is placed by time, such as markers, reserved memory and maps of segments, is then placed by order. Such a
-    device begins at 0, which tells it from one with times: those are Unix microseconds.
+    device's axis begins at 0, which tells it from one with times: those are Unix microseconds.
     """
     devices = tuple(
         device
         if has_times(device.events.time_us)
-        else replace(device, events=replace(device.events, time_us=np.arange(len(device.events), dtype=np.int64)))
+        else replace(
+            device, events=replace(device.events, time_us=np.arange(1, len(device.events) + 1, dtype=np.int64))
+        )
         for device in trace.devices
     )
     return replace(trace, devices=devices)

@@ -171,3 +171,22 @@ def test_a_live_kernel_answers_beside_the_notebook(jupyter, new_page: Callable[.
     page.keyboard.press("End")
     expect(segments.locator(".says")).not_to_have_text(before, timeout=30_000)
     shoot(page, "segments-live")
+
+
+def test_a_recording_without_times_has_its_moments_by_order(new_page: Callable[..., Page], untimed, tmp_path: Path):
+    from gpumem_magic.cli import main
+
+    out = tmp_path / "r.html"
+    assert main(["report", str(untimed("oom_fragmented")), "-o", str(out)]) == 0
+    page = new_page()
+    page.goto(out.as_uri())
+    page.wait_for_selector(f"{HOST} .overlay[aria-description]")
+    open_tab(page, "Segments")
+    tab = page.locator(f"{HOST} .segments")
+    expect(tab.locator("output")).to_have_text("at change 496 (out of memory)")
+    expect(tab.locator(".says")).to_contain_text("2.13 GiB is free but pinned in 32 segments")
+    tab.get_by_role("button", name="peak").click()
+    expect(tab.locator("output")).to_have_text("at change 272 (peak)")
+    expect(tab.locator(".says")).to_contain_text("4.00 GiB reserved for 4.00 GiB in use")
+    page.get_by_role("tab", name="Here (change 272)").click()
+    expect(page.locator(f"{HOST} .panel tfoot")).to_contain_text("alive at change 272")

@@ -43,13 +43,13 @@ def test_markers_peak_reserved_and_maps_stand_where_they_happened(tmp_path):
     report = report_of(without_times("oom_fragmented", tmp_path))
     (device,), (original,) = report.analysis.devices, timed.analysis.devices
     assert (device.is_timed, original.is_timed) == (False, True)
-    assert (device.start_us, device.end_us) == (0, device.events - 1)
+    assert (device.start_us, device.end_us) == (0, device.events)
     # Events have their number in the place of a time, so the times of the other recording say where all belongs.
     times = read_trace(DATA / "oom_fragmented.pickle.xz").devices[0].events.time_us
     ooms = [marker.time_us for marker in device.markers if marker.kind == "oom"]
     assert ooms
-    assert [int(times[at]) for at in ooms] == [m.time_us for m in original.markers if m.kind == "oom"]
-    assert int(times[device.headline.peak_us]) == original.headline.peak_us
+    assert [int(times[at - 1]) for at in ooms] == [m.time_us for m in original.markers if m.kind == "oom"]
+    assert int(times[device.headline.peak_us - 1]) == original.headline.peak_us
     np.testing.assert_array_equal(device.timeline.allocated, original.timeline.allocated)
     np.testing.assert_array_equal(device.timeline.group, original.timeline.group)
     assert [lane.name for lane in device.lanes] == ["reserved"]
@@ -81,7 +81,7 @@ def test_devices_have_an_order_each(tmp_path):
     timed = report_of(DATA / "multi_gpu.pickle.xz").analysis
     report = report_of(without_times("multi_gpu", tmp_path)).analysis
     for device, original in zip(report.devices, timed.devices, strict=True):
-        assert device.end_us == device.events - 1
+        assert device.end_us == device.events
         # What has no stack is not given to a line that another device's order would put next to it.
         assert {g.label for g in device.groups} - {g.label for g in original.groups} <= {"no Python stack"}
 
@@ -97,7 +97,7 @@ def test_a_cell_recorded_without_times(tmp_path, outcome):
     )
     analysis = analyse(recording)
     (device,) = analysis.devices
-    assert (device.start_us, device.end_us) == (0, device.events - 1)
+    assert (device.start_us, device.end_us) == (0, device.events)
     # What the clock alone could place is left out, and what the cell took is known all the same.
     assert [lane.name for lane in device.lanes] == ["reserved"]
     assert analysis.ended_us - analysis.started_us == 5_000_000

@@ -2,7 +2,8 @@
 
 import type { CompareDevice } from '../document';
 import { type Colours, toneColour } from '../draw/palette';
-import { formatBytes, formatCount, formatMoment } from '../format';
+import { formatBytes, formatCount } from '../format';
+import { momentText } from '../ui/describe';
 import { bdi, button, h, replace } from '../ui/dom';
 import { type Change, changesAt, type Moment, type Sides, type StackChanges, stacksOf } from './model';
 
@@ -144,7 +145,10 @@ export class CompareTable {
 
   #caption(): string {
     if (this.#moment !== 'here') return this.#moment === 'peak' ? 'at each one’s peak' : 'at the end';
-    const at = (side: 'a' | 'b'): string => formatMoment(this.#sides[side]?.here?.us ?? 0, 1);
+    const at = (side: 'a' | 'b'): string => {
+      const here = this.#sides[side]?.here ?? null;
+      return here === null ? '' : momentText(here.source, here.us, 1);
+    };
     return `in A at ${at('a')}, in B at ${at('b')}`;
   }
 

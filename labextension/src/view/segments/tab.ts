@@ -3,9 +3,10 @@
 import type { AskChannel } from '../ask';
 import type { Device } from '../document';
 import { type Colours, toneColour } from '../draw/palette';
-import { formatBytes, formatCount, formatMoment } from '../format';
+import { formatBytes, formatCount } from '../format';
 import { type Band, makeBanding } from '../model/bands';
 import type { Session } from '../session';
+import { momentText } from '../ui/describe';
 import { button, h, replace } from '../ui/dom';
 import { drawTable } from '../ui/rows';
 import type { ExtraTab } from '../ui/tables';
@@ -247,11 +248,12 @@ export class SegmentsTab implements ExtraTab {
   }
 
   #showMoment(moment: SegmentMoment): void {
-    const { recording } = this.#session.source;
+    const { source } = this.#session;
+    const { recording } = source;
     const us = moment.timeUs - recording.device.startUs;
     const name = moment.name === '' ? '' : ` (${moment.name})`;
     const live = this.#source.live;
-    const text = `at ${formatMoment(us, Math.max(1, recording.spanUs / 1000))}${name}`;
+    const text = `at ${momentText(source, us, Math.max(1, recording.spanUs / 1000))}${name}`;
     const asked = this.#us ?? us;
     const far = !live && Math.abs(asked - us) > recording.spanUs / 1000;
     this.#when.textContent = text;

@@ -91,9 +91,9 @@ test('what the document holds whole is not asked for', () => {
   allocationCard(session, session.source, 0);
 });
 
-test('a recording without times says so, not a time of its own making', () => {
+test('a recording without times tells places in its order, not times of its own making', () => {
   const session = threeInTurn(0);
   const card = allocationCard(session, session.source, 1);
-  expect(card.textContent).toContain('alive from ? to ?');
+  expect(card.textContent).toContain('alive from change 3 to change 4 (1 change)');
   expect(card.innerHTML).not.toContain('µs');
 });

@@ -1,12 +1,11 @@
 /** One allocation: size, line, stack and life. */
 
 import { nextId } from '../ask';
-import type { Device } from '../document';
 import { formatBytes } from '../format';
 import type { Session, Source } from '../session';
-import { durationText, lifeOf, lifeText, stackList } from './describe';
+import { lifeOf, lifeText, sinceText, stackList } from './describe';
 import { bdi, button, h, replace } from './dom';
-import { stepNeighbour } from './picture';
+import { stepNeighbour } from './travel';
 
 const STACK_PARTS = 24;
 
@@ -72,7 +71,7 @@ function askKernel(
       replace(
         parts[side],
         `${side} it there `,
-        told === null ? h('b', {}, 'nobody') : h('b', {}, tellOther(told, device))
+        told === null ? h('b', {}, 'nobody') : h('b', {}, tellOther(told, session.source))
       );
     }
   });
@@ -80,9 +79,9 @@ function askKernel(
   if (!ask.send({ kind: 'place', id, device: session.deviceIndex, address, startUs: start })) end();
 }
 
-function tellOther({ bytes, label, cell, fromUs, toUs }: Told, device: Device): string {
-  const from = fromUs === null ? 'before the recording' : durationText(device, fromUs);
-  const to = toUs === null ? 'its end' : durationText(device, toUs);
+function tellOther({ bytes, label, cell, fromUs, toUs }: Told, source: Source): string {
+  const from = fromUs === null ? 'before the recording' : sinceText(source, fromUs);
+  const to = toUs === null ? 'its end' : sinceText(source, toUs);
   return `${formatBytes(bytes)} ${cell === null ? '' : `${cell} `}${label}, from ${from} to ${to}`;
 }
 

@@ -1,26 +1,37 @@
 /** Sentences and parts that several views share. */
 
-import type { Device } from '../document';
 import type { Frame } from '../draw/picture';
-import { formatBytes, formatDuration, formatMoment } from '../format';
+import { formatBytes, formatCount, formatDuration, formatMoment } from '../format';
 import { foldLabel, foldStack, frameLabel, framesOf, type StackPart } from '../model/frames';
 import { ALIVE, isTimed } from '../model/steps';
 import type { Session, Source } from '../session';
 import { bdi, h } from './dom';
 
-/** A moment in words; "?" where a recording has the order of its changes alone. */
-export const momentText = (device: Device, us: number, resolutionUs: number): string =>
-  isTimed(device) ? formatMoment(us, resolutionUs) : '?';
+/** A moment in words; where a recording has the order of its changes alone, its place in that. */
+export function momentText(source: Source, us: number, resolutionUs: number): string {
+  return isTimed(source.recording.device) ? formatMoment(us, resolutionUs) : changeText(source, us);
+}
 
-/** A length of time in words; "?" likewise. */
-export const durationText = (device: Device, us: number): string => (isTimed(device) ? formatDuration(us) : '?');
+/** How long after the beginning something was, in words; its place likewise. */
+export function sinceText(source: Source, us: number): string {
+  return isTimed(source.recording.device) ? formatDuration(us) : changeText(source, us);
+}
+
+/** How long a stretch is, in words. */
+export function lengthText(source: Source, fromUs: number, toUs: number): string {
+  if (isTimed(source.recording.device)) return formatDuration(toUs - fromUs);
+  const count = changeAt(source, toUs) - changeAt(source, fromUs);
+  return `${formatCount(count)} ${count === 1 ? 'change' : 'changes'}`;
+}
+
+const changeAt = ({ axis }: Source, us: number): number => axis.momentAt(axis.uOfUs(us));
+const changeText = (source: Source, us: number): string => `change ${formatCount(changeAt(source, us))}`;
 
 /** What a screen reader hears of the picture. */
 export function describePicture(session: Session, frame: Frame): string {
   const { axis } = frame.viewport;
-  const { device } = session.source.recording;
-  const from = durationText(device, axis.usOfU(frame.viewport.fromU));
-  const to = durationText(device, axis.usOfU(frame.viewport.toU));
+  const from = sinceText(session.source, axis.usOfU(frame.viewport.fromU));
+  const to = sinceText(session.source, axis.usOfU(frame.viewport.toU));
   const shown = session.viewport.isWhole ? 'The whole recording' : `From ${from} to ${to}`;
   return `${shown}: at most ${formatBytes(frame.columns.most)} allocated.`;
 }
@@ -74,13 +85,13 @@ export function lifeOf(source: Source, lifetime: number): Life {
 }
 
 /** "from 1.20 s to 1.31 s (110 ms)", "from before the recording to its end, still alive". */
-export function lifeText(life: Life, { stretch, recording }: Source): string {
+export function lifeText(life: Life, source: Source): string {
   const { fromUs, toUs } = life;
-  const { device } = recording;
-  const time = (us: number): string => durationText(device, us);
+  const { stretch } = source;
+  const time = (us: number): string => sinceText(source, us);
   const before = stretch === null ? 'before the recording' : `before ${time(stretch.fromUs)}`;
   const after = stretch === null ? 'its end, still alive' : `after ${time(stretch.toUs)}`;
-  const length = fromUs !== null && toUs !== null && isTimed(device) ? ` (${time(toUs - fromUs)})` : '';
+  const length = fromUs !== null && toUs !== null ? ` (${lengthText(source, fromUs, toUs)})` : '';
   return `from ${fromUs === null ? before : time(fromUs)} to ${toUs === null ? after : time(toUs)}${length}`;
 }
 

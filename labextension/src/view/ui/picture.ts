@@ -1,23 +1,21 @@
-/** The picture as a part of the page: canvases, overview, mouse and keys. */
+/** The picture as a part of the page: canvases, mouse and keys. */
 
 import { Viewport } from '../axis/viewport';
 import { goToCell } from '../cells/jump';
-import type { PlacedRegion } from '../draw/frame';
-import { FREE_REGION_ROWS, GUTTER_PX, REGION_ROW_PX } from '../draw/layout';
-import { drawOverview, drawWindow } from '../draw/minimap';
+import { FREE_REGION_ROWS, REGION_ROW_PX } from '../draw/layout';
 import { drawOverlay } from '../draw/overlay';
 import type { Colours } from '../draw/palette';
-import type { Rect } from '../draw/pen';
 import { drawPicture, type Frame, type Scene } from '../draw/picture';
 import type { Action } from '../input/keys';
 import { attachPointer } from '../input/pointer';
-import { pick } from '../model/pick';
-import { isTimed } from '../model/steps';
-import type { Session, Source } from '../session';
+import type { Session } from '../session';
 import { makeSurface } from './canvas';
 import { describePicture } from './describe';
 import { h } from './dom';
-import { type Pointed, Tooltip } from './tooltip';
+import { Overview } from './overview';
+import { pointAt, rangeOfRegion, regionAt } from './pointed';
+import { Tooltip } from './tooltip';
+import { goToPeak, peakU, stepNeighbour, uOfMoment } from './travel';
 
 /** A range narrower than this is a slip of the hand. */
 const LEAST_RANGE_PX = 3;
@@ -31,7 +29,7 @@ export class PictureView {
   readonly #session: Session;
   readonly #overlay: HTMLCanvasElement;
   readonly #surfaces;
-  readonly #minimap: HTMLElement;
+  readonly #overview: Overview;
   readonly #tooltip: Tooltip;
   readonly #detach: () => void;
   #colours: Colours;
@@ -44,8 +42,6 @@ export class PictureView {
     this.#session = session;
     this.#colours = colours;
     const base = h('canvas', { 'aria-hidden': 'true' });
-    const overview = h('canvas', { 'aria-hidden': 'true' });
-    const window_ = h('canvas', { 'aria-hidden': 'true' });
     this.#overlay = h('canvas', {
       class: 'overlay',
       tabindex: 0,
@@ -53,19 +49,13 @@ export class PictureView {
       'aria-roledescription': 'timeline',
       'aria-label': 'Memory over time. Press ? for keys; the tables below hold the same numbers.'
     });
-    this.#minimap = h('div', { class: 'minimap', 'aria-hidden': 'true' }, overview, window_);
+    this.#overview = new Overview(session);
     this.#tooltip = new Tooltip(session);
     this.picture = h('div', { class: 'picture' }, base, this.#overlay, this.#tooltip.element);
-    this.element = h('div', {}, this.#minimap, this.picture);
-    this.#surfaces = {
-      base: makeSurface(base),
-      overlay: makeSurface(this.#overlay),
-      overview: makeSurface(overview),
-      window: makeSurface(window_)
-    };
-    this.#makeRoom();
+    this.element = h('div', {}, this.#overview.element, this.picture);
+    this.#surfaces = { base: makeSurface(base), overlay: makeSurface(this.#overlay) };
+    this.makeRoom();
     const detachPointer = this.#attachPicture();
-    this.#attachMinimap();
     const observer = typeof ResizeObserver === 'undefined' ? null : new ResizeObserver(() => this.#resized());
     observer?.observe(this.picture);
     this.#detach = () => {
@@ -88,19 +78,19 @@ export class PictureView {
 
   /** Everything, at the next frame. */
   redraw(): void {
-    this.#makeRoom();
+    this.makeRoom();
     this.#dirty = { base: true, overview: true };
     this.#schedule();
   }
 
   /** An observer reports at its beginning too, when everything has just been drawn. */
   #resized(): void {
-    if (this.#surfaces.base.isCurrent() && this.#surfaces.overview.isCurrent()) return;
+    if (this.#surfaces.base.isCurrent() && this.#overview.isCurrent()) return;
     this.redraw();
   }
 
   /** Many rows of regions make the picture taller, not the plot lower. */
-  #makeRoom(): void {
+  makeRoom(): void {
     const extra = Math.max(0, this.#session.regionRows - FREE_REGION_ROWS) * REGION_ROW_PX;
     this.picture.style.setProperty('--gm-extra', `${extra}px`);
   }
@@ -149,8 +139,8 @@ export class PictureView {
   draw(): void {
     const began = performance.now();
     if (this.#dirty.base) this.#drawBase();
-    if (this.#dirty.overview) this.#drawOverview();
-    this.#drawWindow();
+    if (this.#dirty.overview) this.#dirty.overview = !this.#overview.draw(this.frame, this.#colours);
+    this.#overview.drawWindow(this.frame, this.#colours);
     this.#drawOverlay();
     // What a frame of ours costs, for whoever measures it; nobody listens otherwise.
     this.picture.dispatchEvent(
@@ -168,35 +158,14 @@ export class PictureView {
     this.#overlay.setAttribute('aria-description', describePicture(this.#session, this.frame));
   }
 
-  #area(width: number): Rect {
-    const x = this.frame?.layout.plot.x ?? GUTTER_PX;
-    return { x, y: 2, width: Math.max(1, this.frame?.layout.plot.width ?? width - x), height: 36 };
-  }
-
-  #drawOverview(): void {
-    const pen = this.#surfaces.overview.begin();
-    if (pen === null) return;
-    this.#dirty.overview = false;
-    const { curves } = this.#session.source;
-    const { viewport } = this.#session;
-    const { frame } = this;
-    const drawn = frame !== null && frame.curves === curves && frame.viewport.equals(new Viewport(viewport.axis));
-    const area = this.#area(this.#surfaces.overview.width);
-    drawOverview(pen, area, curves, viewport, this.#colours, drawn ? frame.columns : null);
-  }
-
-  #drawWindow(): void {
-    const pen = this.#surfaces.window.begin();
-    if (pen !== null) drawWindow(pen, this.#area(this.#surfaces.window.width), this.#session.viewport, this.#colours);
-  }
-
   #drawOverlay(): void {
     const { frame } = this;
     const pen = this.#surfaces.overlay.begin();
     if (pen === null || frame === null) return;
     const session = this.#session;
     const { here } = session;
-    const pointed = this.#hover === null || this.#draft !== null ? null : this.#point(this.#hover.x, this.#hover.y);
+    const pointed =
+      this.#hover === null || this.#draft !== null ? null : pointAt(session, frame, this.#hover.x, this.#hover.y);
     drawOverlay(
       pen,
       frame,
@@ -212,50 +181,6 @@ export class PictureView {
       this.#colours
     );
     this.#tooltip.show(pointed, this.#surfaces.overlay, this.#colours);
-  }
-
-  /** What lies under a point of the picture. */
-  #point(x: number, y: number): Pointed | null {
-    const { frame } = this;
-    if (frame === null) return null;
-    const { plot } = frame.layout;
-    if (x < plot.x || x > plot.x + plot.width || y < 0 || y > plot.y + plot.height) return null;
-    const { columns, viewport } = frame;
-    const column = Math.min(columns.count - 1, Math.max(0, Math.floor(((x - plot.x) / plot.width) * columns.count)));
-    const source = this.#session.active();
-    const moment = columns.moment[column] as number;
-    const level = y < plot.y ? Number.POSITIVE_INFINITY : frame.scale.bytesAt(y);
-    const picked = pick(source.curves, source.live, moment, level);
-    const us = momentUs(source, moment, viewport, x - plot.x, plot.width);
-    const total = source.curves.total[moment] as number;
-    return { x, y, us, moment, source, picked, lifetime: picked?.lifetime ?? null, total };
-  }
-
-  /** The region or cell whose bar lies under a point. */
-  #regionAt(x: number, y: number): PlacedRegion | null {
-    const area = this.frame?.layout.regions;
-    if (area === undefined || this.frame === null || y < area.y || y >= area.y + area.height) return null;
-    const row = Math.floor((y - area.y) / REGION_ROW_PX);
-    const { viewport } = this.frame;
-    const perPx = viewport.spanU / area.width;
-    const u = viewport.uOfPx(x - area.x, area.width);
-    const inRow = this.#session.regions.filter(region => region.row === row);
-    // A bar of a pixel is hard to hit: the nearest within three.
-    const distance = (region: PlacedRegion): number => {
-      const { fromU, toU } = this.#rangeOf(region);
-      return Math.max(fromU - u, u - toU, 0) / perPx;
-    };
-    const best = inRow.reduce<PlacedRegion | null>(
-      (found, region) => (found === null || distance(region) < distance(found) ? region : found),
-      null
-    );
-    return best !== null && distance(best) <= 3 ? best : null;
-  }
-
-  #rangeOf(region: PlacedRegion): { fromU: number; toU: number } {
-    if (region.cell !== null) return this.#session.rangeOf(region.cell);
-    const { axis } = this.#session.source;
-    return { fromU: axis.uOfUs(region.fromUs), toU: axis.uOfUs(region.toUs) };
   }
 
   #draftRange(): { fromU: number; toU: number } | null {
@@ -281,25 +206,23 @@ export class PictureView {
       },
       click: (x, y) => {
         this.picture.classList.remove('dragging');
-        const region = this.#regionAt(x, y);
-        if (region !== null) {
-          session.setRange(this.#rangeOf(region));
-          return;
-        }
-        const pointed = this.#point(x, y);
-        if (pointed === null) return;
-        session.setHere({ source: pointed.source, moment: pointed.moment, us: pointed.us, lifetime: pointed.lifetime });
+        if (this.frame === null) return;
+        const region = regionAt(session, this.frame, x, y);
+        if (region === null) this.#here(x, y);
+        else session.setRange(rangeOfRegion(session, region));
       },
       doubleClick: (x, y) => {
-        const region = this.#regionAt(x, y);
+        if (this.frame === null) return;
+        const region = regionAt(session, this.frame, x, y);
         if (region !== null) {
-          const { fromU, toU } = this.#rangeOf(region);
+          const { fromU, toU } = rangeOfRegion(session, region);
           if (region.cell === null || !goToCell(this.element, region.cell))
             session.setViewport(session.viewport.around(fromU, toU, 0));
           return;
         }
         const { range, viewport } = session;
-        const u = this.frame === null ? 0 : viewport.uOfPx(x - this.frame.layout.plot.x, this.frame.layout.plot.width);
+        const { plot } = this.frame.layout;
+        const u = viewport.uOfPx(x - plot.x, plot.width);
         if (range !== null && u >= range.fromU && u <= range.toU)
           session.setViewport(viewport.around(range.fromU, range.toU, 0));
         else session.setViewport(new Viewport(viewport.axis));
@@ -330,55 +253,6 @@ export class PictureView {
     const plot = this.frame?.layout.plot;
     const share = plot === undefined || x === null ? 0.5 : Math.min(1, Math.max(0, (x - plot.x) / plot.width));
     this.#session.setViewport(viewport.zoom(factor, share));
-  }
-
-  #attachMinimap(): void {
-    let mode: 'move' | 'choose' | 'from' | 'to' | null = null;
-    let anchor = 0;
-    const uAt = (event: PointerEvent): number => {
-      const area = this.#area(this.#surfaces.overview.width);
-      const x = event.clientX - this.#minimap.getBoundingClientRect().left;
-      const { axis } = this.#session.viewport;
-      return Math.min(axis.length, Math.max(0, ((x - area.x) / area.width) * axis.length));
-    };
-    this.#minimap.addEventListener('pointerdown', event => {
-      const { viewport } = this.#session;
-      const u = uAt(event);
-      const grip = (viewport.axis.length / this.#area(this.#surfaces.overview.width).width) * 5;
-      if (!viewport.isWhole && Math.abs(u - viewport.fromU) < grip) mode = 'from';
-      else if (!viewport.isWhole && Math.abs(u - viewport.toU) < grip) mode = 'to';
-      else mode = !viewport.isWhole && u > viewport.fromU && u < viewport.toU ? 'move' : 'choose';
-      anchor = u;
-      this.#minimap.setPointerCapture(event.pointerId);
-    });
-    this.#minimap.addEventListener('pointermove', event => {
-      if (mode === null) return;
-      const { viewport } = this.#session;
-      const u = uAt(event);
-      if (mode === 'move') {
-        this.#session.setViewport(viewport.pan((u - anchor) / viewport.spanU));
-        anchor = u;
-      } else if (mode === 'choose') {
-        const [from, to] = u < anchor ? [u, anchor] : [anchor, u];
-        if (to - from > viewport.axis.length / 500) this.#session.setViewport(new Viewport(viewport.axis, from, to));
-      } else {
-        const from = mode === 'from' ? Math.min(u, viewport.toU) : viewport.fromU;
-        this.#session.setViewport(new Viewport(viewport.axis, from, mode === 'to' ? Math.max(u, from) : viewport.toU));
-      }
-    });
-    this.#minimap.addEventListener('pointerup', event => {
-      const { viewport } = this.#session;
-      // A click beside the window brings the window there.
-      if (mode === 'choose' && !viewport.isWhole && Math.abs(uAt(event) - anchor) < viewport.axis.length / 500) {
-        this.#session.setViewport(
-          new Viewport(viewport.axis, anchor - viewport.spanU / 2, anchor + viewport.spanU / 2)
-        );
-      }
-      mode = null;
-    });
-    this.#minimap.addEventListener('dblclick', () =>
-      this.#session.setViewport(new Viewport(this.#session.viewport.axis))
-    );
   }
 
   focus(): void {
@@ -439,65 +313,17 @@ export class PictureView {
     }
   }
 
-  #here(): void {
-    const plot = this.frame?.layout.plot;
-    if (plot === undefined) return;
-    const pointed = this.#point(this.#hover?.x ?? plot.x + plot.width / 2, this.#hover?.y ?? plot.y + plot.height - 1);
-    if (pointed !== null) {
-      this.#session.setHere({
-        source: pointed.source,
-        moment: pointed.moment,
-        us: pointed.us,
-        lifetime: pointed.lifetime
-      });
-    }
+  /** Ask who is alive at a point: the mouse's or, without one, the middle at the bottom. */
+  #here(x = this.#hover?.x ?? this.#middle()?.x, y = this.#hover?.y ?? this.#middle()?.y): void {
+    const pointed =
+      this.frame === null || x === undefined || y === undefined ? null : pointAt(this.#session, this.frame, x, y);
+    if (pointed === null) return;
+    const { source, moment, us, lifetime } = pointed;
+    this.#session.setHere({ source, moment, us, lifetime });
   }
-}
 
-/** The time of a drawn moment: the mouse's own where the moment holds there, else when the moment begins. */
-function momentUs(source: Source, moment: number, viewport: Viewport, px: number, width: number): number {
-  const mouse = viewport.axis.usOfU(viewport.uOfPx(px, width));
-  const { time, count } = source.recording.steps;
-  const from = moment === 0 ? 0 : (time[moment - 1] as number);
-  const to = moment < count ? (time[moment] as number) : source.recording.spanUs;
-  return Math.min(Math.max(mouse, from), to);
-}
-
-export function goToPeak(session: Session): void {
-  const { source } = session;
-  const moment = source.curves.extremes.greatest(0, source.curves.moments - 1);
-  const us = moment === 0 ? 0 : (source.recording.steps.time[moment - 1] as number);
-  session.setHere({ source, moment, us, lifetime: null });
-  const u = uOfMoment(session, moment, us);
-  const { viewport } = session;
-  if (u < viewport.fromU || u > viewport.toU)
-    session.setViewport(viewport.around(u - viewport.spanU / 2, u + viewport.spanU / 2, 0));
-}
-
-/** Where a moment lies along the axis: where it has no time, by its place in the order. */
-function uOfMoment(session: Session, moment: number, us: number): number {
-  const { axis } = session.viewport;
-  return axis.kind === 'event' && !isTimed(session.source.recording.device) ? moment : axis.uOfUs(us);
-}
-
-function peakU(session: Session): number | null {
-  const { curves, recording } = session.source;
-  const { headline, startUs } = recording.device;
-  if (headline.peakUs === null) return null;
-  return uOfMoment(session, curves.extremes.greatest(0, curves.moments - 1), headline.peakUs - startUs);
-}
-
-/** Select the next or previous allocation of the selected one's line, in the order in which they were made. */
-export function stepNeighbour(session: Session, direction: 1 | -1): void {
-  const { here } = session;
-  const source = here?.source ?? session.source;
-  const { lifetimes } = source.recording;
-  if (here === null || here.lifetime === null) return;
-  const group = lifetimes.group[here.lifetime];
-  for (let i = here.lifetime + direction; i >= 0 && i < lifetimes.count; i += direction) {
-    if (lifetimes.group[i] !== group) continue;
-    session.select(i, source);
-    session.showLifetime(i, false, source);
-    return;
+  #middle(): { x: number; y: number } | null {
+    const plot = this.frame?.layout.plot;
+    return plot === undefined ? null : { x: plot.x + plot.width / 2, y: plot.y + plot.height - 1 };
   }
 }

@@ -8,7 +8,7 @@ import { liveTree } from '../model/icicle';
 import { sumRange } from '../model/live';
 import type { Session } from '../session';
 import { allocationCard } from './card';
-import { durationText, momentText } from './describe';
+import { lengthText, momentText } from './describe';
 import { bdi, button, h, replace, toggle } from './dom';
 import { withCode } from './header';
 import { icicle } from './icicle';
@@ -118,7 +118,6 @@ export class Tables {
 
   #showTabs(): void {
     const { here, range, viewport } = this.#session;
-    const { device } = this.#session.source.recording;
     const tab = (name: Tab | ExtraTab, label: string, enabled: boolean, title: string): HTMLElement | null =>
       enabled
         ? button(
@@ -139,11 +138,11 @@ export class Tables {
     const at =
       here === null
         ? ''
-        : ` (${momentText(device, here.us, Math.max(1, viewport.axis.kind === 'time' ? viewport.spanU / 500 : 1))})`;
+        : ` (${momentText(this.#session.source, here.us, Math.max(1, viewport.axis.kind === 'time' ? viewport.spanU / 500 : 1))})`;
     const length =
       range === null
         ? ''
-        : ` (${durationText(device, viewport.axis.usOfU(range.toU) - viewport.axis.usOfU(range.fromU))})`;
+        : ` (${lengthText(this.#session.source, viewport.axis.usOfU(range.fromU), viewport.axis.usOfU(range.toU))})`;
     replace(
       this.#tabs,
       tab('peak', 'At the peak', true, 'Who was alive when the most was allocated'),
@@ -288,7 +287,7 @@ export class Tables {
       group: this.#ownGroup(here.source.recording.device.groups[row.group])
     }));
     if (table.rounding !== 0) rows.push({ group: -1, bytes: table.rounding, blocks: 0 });
-    const when = momentText(session.source.recording.device, here.us, 1);
+    const when = momentText(session.source, here.us, 1);
     return [
       card,
       rows.length === 0
@@ -327,7 +326,7 @@ export class Tables {
       { text: formatCount(row.blocks) }
     ];
     const cell = session.selectedCell;
-    const between = `${momentText(recording.device, axis.usOfU(range.fromU), 1)} to ${momentText(recording.device, axis.usOfU(range.toU), 1)}`;
+    const between = `${momentText(session.source, axis.usOfU(range.fromU), 1)} to ${momentText(session.source, axis.usOfU(range.toU), 1)}`;
     const intro = h(
       'p',
       {},

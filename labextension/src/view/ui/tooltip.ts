@@ -5,21 +5,10 @@ import { lineAt } from '../draw/lines';
 import { type Colours, toneColour } from '../draw/palette';
 import { formatBytes } from '../format';
 import type { Band } from '../model/bands';
-import type { Picked } from '../model/pick';
 import type { Session, Source } from '../session';
 import { lifeOf, lifeText, mayBeMany, momentText, stackList } from './describe';
 import { bdi, h, replace } from './dom';
-
-export interface Pointed {
-  x: number;
-  y: number;
-  us: number;
-  moment: number;
-  source: Source;
-  picked: Picked | null;
-  lifetime: number | null;
-  total: number;
-}
+import type { Pointed } from './pointed';
 
 const OFFSET_PX = 14;
 const STACK_PARTS = 7;
@@ -126,7 +115,7 @@ export class Tooltip {
 
   #time(us: number): string {
     return momentText(
-      this.#session.source.recording.device,
+      this.#session.source,
       us,
       Math.max(1, this.#session.viewport.axis.kind === 'time' ? this.#session.viewport.spanU / 500 : 1)
     );
