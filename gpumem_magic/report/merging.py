@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpumem_magic.report.container import decode, encode
+from gpumem_magic.report.interchange.lives import read_lives
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from gpumem_magic.analysis.diff import Diff
+    from gpumem_magic.analysis.diff import Diff, DiffRow
 
 __all__ = ["merged_document"]
 
 # The view's palette less one colour for all others.
 _COLOURS = 9
 _OTHER = 255
+_CODE = {"line", "frame"}
 
 
 def merged_document(a: bytes, b: bytes, diff: Diff) -> bytes:
@@ -60,7 +62,7 @@ def merged_document(a: bytes, b: bytes, diff: Diff) -> bytes:
         "compare": {
             "titles": [diff.a.title, diff.b.title],
             "sentences": [head_a["sentence"], head_b["sentence"]],
-            "devices": [_device(key, devices, own, diff) for key in diff.devices],
+            "devices": [_device(key, devices, arrays, own, diff) for key in diff.devices],
         },
     }
     del header["arrays"]
@@ -81,19 +83,22 @@ def _discloses(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
     return f"A: {a['discloses']} B: {b['discloses']}"
 
 
-def _device(key: str, devices: list[dict[str, Any]], own: int, diff: Diff) -> dict[str, Any]:
+def _device(
+    key: str, devices: list[dict[str, Any]], arrays: Mapping[str, NDArray[np.generic]], own: int, diff: Diff
+) -> dict[str, Any]:
     sides = [
         next((index for index in indices if devices[index]["key"] == key), None)
         for indices in (range(own), range(own, len(devices)))
     ]
     rows = [row for row in diff.rows if row.device == key]
-    slots = _slots(rows)
-    for at, index in enumerate(sides):
-        if index is None:
-            continue
-        for number, row in enumerate(rows):
-            for group in row.groups_b if at else row.groups_a:
-                devices[index]["groups"][group]["color"] = slots.get(number, _OTHER)
+    groups = [[] if index is None else devices[index]["groups"] for index in sides]
+    held = [
+        np.zeros(0, np.int64)
+        if index is None
+        else read_lives({"devices": devices}, arrays, index).peaks(len(own_groups))
+        for index, own_groups in zip(sides, groups, strict=True)
+    ]
+    _paint(rows, groups, held)
     return {
         "key": key,
         "a": sides[0],
@@ -112,13 +117,27 @@ def _device(key: str, devices: list[dict[str, Any]], own: int, diff: Diff) -> di
     }
 
 
-def _slots(rows: list[Any]) -> dict[int, int]:
-    """Give palette slots to the owners that hold or move most; B's own colour where it is free."""
-    code = [number for number, row in enumerate(rows) if row.group.kind in {"line", "frame"}]
-    code.sort(key=lambda n: -max(rows[n].bytes_a, rows[n].bytes_b, rows[n].end_bytes_a, rows[n].end_bytes_b))
-    slots: dict[int, int] = {}
+def _paint(rows: Sequence[DiffRow], sides: Sequence[list[dict[str, Any]]], held: Sequence[NDArray[np.int64]]) -> None:
+    """Give owners palette slots: equal ones the same on both sides, and no two of them one.
+
+    Those that ever held most come first, also what holds nothing at a peak and an end: it may fill the picture between
+    them. An owner keeps B's own colour where that is free.
+    """
+    owners: list[tuple[int, list[tuple[int, int]]]] = [
+        (row.group.color, [*((0, number) for number in row.groups_a), *((1, number) for number in row.groups_b)])
+        for row in rows
+        if row.group.kind in _CODE
+    ]
+    passing: dict[tuple[object, ...], list[tuple[int, int]]] = {}
+    for side, groups in enumerate(sides):
+        listed = {number for row in rows for number in (row.groups_b if side else row.groups_a)}
+        for number, group in enumerate(groups):
+            if group["kind"] in _CODE and number not in listed:
+                passing.setdefault((group["kind"], group["label"], group["file"]), []).append((side, number))
+    owners += [(-1, places) for places in passing.values()]
+    owners.sort(key=lambda owner: -max((int(held[side][number]) for side, number in owner[1]), default=0))
     free = list(range(_COLOURS))
-    for number in code[:_COLOURS]:
-        wanted = rows[number].group.color
-        slots[number] = free.pop(free.index(wanted) if wanted in free else 0)
-    return slots
+    for wanted, places in owners:
+        color = free.pop(free.index(wanted) if wanted in free else 0) if free else _OTHER
+        for side, number in places:
+            sides[side][number]["color"] = color

@@ -31,6 +31,22 @@ def open_diff(new_page: Callable[..., Page], tmp_path: Path) -> Callable[..., Pa
     return open_
 
 
+@pytest.fixture
+def open_untimed(new_page: Callable[..., Page], tmp_path: Path, untimed: Callable[[str], Path]) -> Callable[..., Page]:
+    from gpumem_magic.cli import main
+
+    def open_() -> Page:
+        out = tmp_path / "diff.html"
+        sides = [str(untimed(name)) for name in ("oom_fragmented", "streams.c0")]
+        assert main(["diff", *sides, "-o", str(out)]) == 0
+        page = new_page(width=1000)
+        page.goto(out.as_uri())
+        page.wait_for_selector("#gpumem-report .overlay[aria-description]")
+        return page
+
+    return open_
+
+
 def count(cell: Locator) -> int:
     return int((cell.get_attribute("title") or "").replace(",", "").replace(" bytes", "").replace("−", "-"))
 
@@ -68,6 +84,36 @@ def test_two_clicked_moments_are_compared(open_diff: Callable[..., Page]):
     assert count(foot.nth(1)) > count(foot.nth(0)) > 0
     changes = [count(row.locator("td").nth(2)) for row in page.locator("#gpumem-report tbody tr").all()]
     assert sum(changes) == count(foot.nth(2))
+
+
+def test_both_pictures_read_across_and_say_what_their_lines_are(open_diff: Callable[..., Page], shoot):
+    # A has no regions, B's title is long: neither may lower one plot.
+    page = open_diff("oom_fragmented", "lm_growing.c1", width=1000)
+    boxes = [one.bounding_box() for one in page.locator(".pair .overlay").all()]
+    a, b = boxes
+    assert a is not None
+    assert b is not None
+    assert (a["y"], a["height"]) == (b["y"], b["height"])
+    shoot(page, "compare-aligned")
+    picture = "[...document.querySelector('#gpumem-report').shadowRoot.querySelectorAll('.picture canvas')]"
+    pixels = f"{picture}.filter(one => !one.classList.contains('overlay')).map(one => one.toDataURL())"
+    before = page.evaluate(pixels)
+    line = page.locator(".legend button", has_text="reserved")
+    line.focus()
+    page.keyboard.press("Enter")
+    expect(line).to_have_attribute("aria-pressed", "false")
+    expect(line).to_be_focused()
+    page.wait_for_function(f"before => {pixels}.every((one, k) => one !== before[k])", arg=before)
+
+
+def test_recordings_without_times_are_told_by_their_order(open_untimed: Callable[..., Page]):
+    page = open_untimed()
+    overlays = page.locator(".pair .overlay")
+    for nth in (0, 1):
+        overlays.nth(nth).focus()
+        page.keyboard.press("p")
+    expect(page.locator("#gpumem-report tfoot")).to_contain_text("in A at change 272, in B at change")
+    assert "µs" not in page.locator("#gpumem-report").inner_text()
 
 
 def test_the_same_recording_twice_has_no_difference(open_diff: Callable[..., Page]):

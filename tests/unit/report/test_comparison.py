@@ -99,6 +99,19 @@ def test_equal_owners_have_equal_colours_and_no_two_share_one(mlp):
     assert max(seen) < 9
 
 
+def test_what_filled_the_picture_between_has_a_colour_of_its_own():
+    a, b = report_of("oom_fragmented"), report_of("streams.c0")
+    header = decode(Comparison(a, b).to_document())[0]
+    owners: dict[int, set[str]] = {}
+    for device in header["devices"]:
+        for group in device["groups"]:
+            if group["kind"] in {"line", "frame"}:
+                owners.setdefault(group["color"], set()).add(group["label"])
+    # Line 231 holds 3.52 GiB in between, and nothing at the peak and the end.
+    assert {"workloads.py:231 oom_fragmented"} in owners.values()
+    assert all(len(labels) == 1 for color, labels in owners.items() if color != 255)
+
+
 def test_a_line_that_an_edit_moved_is_the_same_line():
     a = side([frame("/a/t.py", 10, "f"), frame("/a/t.py", 20, "f"), frame("/a/t.py", 7, "g")], [1, 2, 3])
     b = side([frame("/b/t.py", 13, "f"), frame("/b/t.py", 23, "f"), frame("/b/t.py", 7, "g")], [1, 2, 5])

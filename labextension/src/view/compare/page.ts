@@ -12,6 +12,7 @@ import { type DetailChannel, DetailLoader } from '../ui/detail';
 import { bdi, button, h, replace, toggle } from '../ui/dom';
 import { withCode } from '../ui/header';
 import { helpSheet } from '../ui/help';
+import { LINE_HELP, stroke } from '../ui/legend';
 import { PictureView } from '../ui/picture';
 import { copyText, savePictures } from '../ui/save';
 import { coloursOf } from '../ui/theme';
@@ -147,7 +148,13 @@ export class ComparePage implements Page {
       const stack = Math.max(...this.#halves.map(({ session }) => session.mostInView()));
       return Math.max(...this.#halves.map(({ picture }) => reachOf(picture.scene(1, 0), stack).most));
     };
-    for (const { session } of this.#halves) session.floor = floor;
+    const rows = Math.max(0, ...this.#halves.map(({ session }) => session.regionRows));
+    for (const { session, picture } of this.#halves) {
+      session.floor = floor;
+      // One scale reads across only where both plots begin and end at the same height.
+      session.regionRows = rows;
+      picture.makeRoom();
+    }
     replace(this.#pictures, ...parts);
     this.#table = new CompareTable(device, sides, colours);
     replace(this.#tables, this.#table.element);
@@ -242,14 +249,38 @@ export class ComparePage implements Page {
       )
     );
     const entries = [...seen.values(), ...(more ? [{ label: 'others', detail: null, colour: colours.other }] : [])];
+    const active = (this.#root.getRootNode() as ShadowRoot | Document).activeElement;
+    const had = [...this.#legend.querySelectorAll('button')].indexOf(active as HTMLButtonElement);
     replace(
       this.#legend,
       ...entries.map(({ label, detail, colour }) => {
         const swatch = h('span', { class: 'swatch', 'aria-hidden': 'true' });
         swatch.style.background = colour;
         return h('li', { class: 'entry' }, swatch, bdi(label), detail === null ? null : bdi(` ${detail}`, 'code'));
-      })
+      }),
+      h('li', { class: 'sep', 'aria-hidden': 'true' }),
+      ...this.#lines(colours)
     );
+    this.#legend.querySelectorAll('button')[had]?.focus();
+  }
+
+  /** Each line hides and comes back in both pictures. */
+  #lines(colours: Colours): HTMLElement[] {
+    const names = new Set(this.#halves.flatMap(({ session }) => session.lines.map(line => line.name)));
+    return [...names].map(name => {
+      const sessions = this.#halves.map(({ session }) => session);
+      const shown = !sessions.some(session => session.hiddenLines.has(name));
+      const element = button(
+        '',
+        () => {
+          for (const session of sessions) session.toggleLine(name, false);
+          this.#showLegend(this.#colours());
+        },
+        { 'aria-pressed': String(shown), title: `${LINE_HELP[name]}. Click: hide or show in both.` }
+      );
+      element.append(stroke(name, colours), h('span', { class: 'text' }, name));
+      return h('li', {}, element);
+    });
   }
 }
 
@@ -258,7 +289,11 @@ function head(header: Header): HTMLElement {
     'header',
     {},
     h('p', { class: 'sentence', dir: 'auto' }, ...withCode(header.sentence)),
-    h('ul', { class: 'notes' }, ...header.notes.map(note => h('li', { class: note.level }, bdi(note.text))))
+    h(
+      'ul',
+      { class: 'notes' },
+      ...header.notes.map(note => h('li', { class: note.level }, h('bdi', { dir: 'auto' }, ...withCode(note.text))))
+    )
   );
 }
 

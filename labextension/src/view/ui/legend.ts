@@ -7,7 +7,7 @@ import type { Band } from '../model/bands';
 import type { Session } from '../session';
 import { bdi, button, h, replace } from './dom';
 
-const LINE_HELP: Record<LineName, string> = {
+export const LINE_HELP: Record<LineName, string> = {
   allocated: 'Bytes in live tensors',
   reserved: 'What torch’s allocator holds of the device',
   'device used': 'The whole device, by everyone, by the driver',
@@ -86,7 +86,8 @@ export class Legend {
   }
 }
 
-function stroke(name: LineName, colours: Colours): SVGSVGElement {
+/** A line's dash and colour. */
+export function stroke(name: LineName, colours: Colours): SVGSVGElement {
   const namespace = 'http://www.w3.org/2000/svg';
   const svg = document.createElementNS(namespace, 'svg');
   svg.setAttribute('class', 'stroke');

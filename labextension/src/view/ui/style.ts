@@ -179,6 +179,7 @@ kbd { font: 11px var(--gm-code); border: 1px solid var(--gm-border); border-bott
 .gm.narrow .sheet dd { margin-bottom: 5px; }
 td.bar.parts { white-space: nowrap; font-size: 0; } td.bar.parts i { min-width: 0; border-radius: 0; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 400px), 1fr)); gap: 4px 14px; }
+.pair section { display: grid; grid-template-rows: subgrid; grid-row: span 2; gap: 0; min-width: 0; }
 .pair h4 { margin: 4px 0 2px; font-size: 13px; font-weight: 500; overflow-wrap: anywhere; }
 .legend .entry { display: inline-flex; gap: 6px; align-items: center; padding: 1px 7px; font-size: 12px; max-width: 340px; overflow: hidden; white-space: nowrap; }
 .compare .grew { color: var(--gm-danger); } .compare .shrank { color: var(--gm-accent); }
