@@ -60,6 +60,8 @@ class Poller:
         self._failures: set[str] = set()
         self.ticks = 0
         self.last_seconds = 0.0
+        # Whether nobody looked before the reading under way: it is then late for that, not for a slow driver.
+        self.rested = False
 
     def wake(self, *, once: bool = False) -> None:
         """Look again whether anybody looks; starts the thread at the first call.
@@ -116,7 +118,9 @@ class Poller:
 
     def _await_look(self) -> bool:
         with self._changed:
+            self.rested = False
             while not self._stopping and not self._once and not self._wanted():
+                self.rested = True
                 self._changed.wait()
             self._once = False
             return not self._stopping

@@ -255,7 +255,8 @@ class Monitor:
             kernel_memory=self._kernel_memory,
             kernel_facts=facts,
         )
-        self.history.append(reading, host.used, self._poller.pause)
+        # A slow reading lengthens the pause after it; time in which nobody looked is a gap all the same.
+        self.history.append(reading, host.used, self._interval if self._poller.rested else self._poller.pause)
         self.sample = Sample(reading, owners, host, state, now)
         if self._loop is not None:
             # The loop may be closed already while the server ends.

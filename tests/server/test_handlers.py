@@ -135,6 +135,22 @@ async def test_one_poller_for_all_clients_and_none_for_nobody(fake_nvml, open_fe
     assert fake_nvml.calls()["nvmlDeviceGetMemoryInfo_v2"] >= 1
 
 
+async def test_time_when_nobody_looked_is_a_gap_though_the_driver_is_slow(fake_nvml, open_feed, jp_fetch):
+    # A reading takes so long that the next one would come more than a second later.
+    fake_nvml.control({"delay_us": {"nvmlDeviceGetTemperature": 300_000}})
+    feed = await open_feed()
+    await feed.next()
+    await feed.next()
+    feed.close()
+    await asyncio.to_thread(fake_nvml.wait_until_quiet, 2.0)
+    shown = time.time() * 1e6
+    feed = await open_feed()
+    await feed.until(lambda message: message["type"] == "state" and message["state"]["timeUs"] > shown)
+    history = json.loads((await jp_fetch("gpumem-magic", "history")).body)
+    assert history["host"]["memoryUsed"].count(None) == 1
+    assert history["host"]["memoryUsed"][-1] is not None
+
+
 async def test_nothing_is_asked_before_anybody_looks(fake_nvml, server, jp_fetch):
     await jp_fetch("api", "status")
     await asyncio.sleep(0.5)

@@ -63,6 +63,36 @@ def test_nothing_is_called_while_nobody_looks(fake_nvml, watcher):
     watcher.wait(count + 1)
 
 
+def test_a_reading_knows_whether_nobody_looked_before_it(session):
+    rested, looks, arrived, asleep = [], True, threading.Semaphore(0), threading.Event()
+
+    def wanted():
+        if not looks:
+            asleep.set()
+        return looks
+
+    def take(_reading):
+        rested.append(poller.rested)
+        arrived.release()
+
+    poller = Poller(Reader(session), take, wanted=wanted, interval=lambda: 0.01, log=LOG)
+    try:
+        poller.wake()
+        assert arrived.acquire(timeout=60)
+        assert arrived.acquire(timeout=60)
+        looks = False
+        assert asleep.wait(60)
+        before = len(rested)
+        looks = True
+        poller.wake()
+        while len(rested) < before + 2:
+            assert arrived.acquire(timeout=60)
+    finally:
+        poller.stop()
+    assert True not in rested[:before]
+    assert rested[before : before + 2] == [True, False]
+
+
 def test_one_reading_on_demand(watcher):
     watcher.looks = False
     watcher.poller.wake(once=True)
