@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "default_name",
     "interchange_format",
+    "is_picture_name",
     "is_snapshot_name",
     "shown_path",
     "write_new",
@@ -60,6 +61,11 @@ def is_snapshot_name(path: str | os.PathLike[str]) -> bool:
     for packed in _PACKED:
         name = name.removesuffix(packed)
     return name.endswith(_PICKLES)
+
+
+def is_picture_name(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file's name asks for the picture."""
+    return Path(path).name.lower().endswith(".png")
 
 
 def interchange_format(path: str | os.PathLike[str]) -> str | None:

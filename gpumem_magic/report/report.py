@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from gpumem_magic._errors import ExportError
 from gpumem_magic.analysis.anonymous import without_source
 from gpumem_magic.report.document import detail_document, view_document
 from gpumem_magic.report.files import (
     default_name,
     interchange_format,
+    is_picture_name,
     is_snapshot_name,
     write_new,
     write_new_snapshot,
@@ -160,14 +162,15 @@ class Report:
         return report_html(self.analysis, self.to_png(), WIDTH, self.answers)
 
     def save(self, path: str | os.PathLike[str] = ".") -> Path:
-        """Write the standalone HTML report, or the recording as a torch memory snapshot.
+        """Write the standalone HTML report, the picture, or the recording for another tool, by the file's name.
 
         Parameters
         ----------
         path
             A file, or a folder that gets a file named after the report; relative to the current folder. A name that
             ends in ``.pickle`` or ``.pkl``, also packed (``.pickle.gz``, ``.pickle.xz``), asks for the snapshot, which
-            torch's own viewer opens; one that ends in ``.perfetto.json`` or ``.speedscope.json`` for those tools' form.
+            torch's own viewer opens; one that ends in ``.perfetto.json`` or ``.speedscope.json`` for those tools' form;
+            one that ends in ``.png`` for the picture.
 
         Returns
         -------
@@ -177,11 +180,17 @@ class Report:
         Raises
         ------
         ExportError
-            It cannot be written there, or a file lies there that is not a report of ours; for a snapshot, when a file
-            lies there at all, or the recording has no events of torch's caching allocator.
+            It cannot be written there, or a file lies there that is not a report of ours; for all but HTML, when a file
+            lies there at all; for a snapshot, when the recording has no events of torch's caching allocator; for a
+            picture, when there is none.
         """
         if is_snapshot_name(path):
             return write_new_snapshot(self.to_trace(), path)
+        if is_picture_name(path):
+            picture, why = self._picture
+            if picture is None:
+                raise ExportError(f"{self.title}: no picture, as {why}")
+            return write_new(picture, path)
         tool = interchange_format(path)
         if tool is not None:
             return write_new(exported(self.to_document(), tool), path)

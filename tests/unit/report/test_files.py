@@ -153,6 +153,19 @@ def test_save_replaces_ours_and_never_a_foreign_file(tmp_path, monkeypatch):
     assert not list(tmp_path.glob(".gpumem-*"))
 
 
+def test_a_name_that_ends_in_png_gets_the_picture(tmp_path):
+    report = Report(make_documents.gap())
+    path = report.save(tmp_path / "step.PNG")
+    assert path.read_bytes() == report.to_png()
+    assert path.read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ExportError, match="exists: choose another name"):
+        report.save(path)
+    nothing = replace(report.analysis, devices=())
+    with pytest.raises(ExportError, match=r"In \[7\]: no picture, as there is nothing to draw"):
+        Report(nothing).save(tmp_path / "none.png")
+    assert not (tmp_path / "none.png").exists()
+
+
 def test_permissions_are_the_users_own(tmp_path):
     if sys.platform == "win32":
         pytest.skip("POSIX modes")
