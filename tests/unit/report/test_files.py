@@ -160,7 +160,7 @@ def test_a_name_that_ends_in_png_gets_the_picture(tmp_path):
     assert path.read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ExportError, match="exists: choose another name"):
         report.save(path)
-    nothing = replace(report.analysis, devices=())
+    nothing = replace(report.analysis, drawable=False)
     with pytest.raises(ExportError, match=r"In \[7\]: no picture, as there is nothing to draw"):
         Report(nothing).save(tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()
