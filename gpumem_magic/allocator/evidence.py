@@ -56,7 +56,7 @@ class Evidence:
     def limit(self) -> int | None:
         """Most bytes that might be reserved: as known, else the largest under which requests fail as they did.
 
-        None when nothing failed.
+        None when nothing failed, or when more was reserved at another time: what was in the way then was not a limit.
         """
         if self.known_limit is not None:
             return self.known_limit
@@ -66,4 +66,5 @@ class Evidence:
             return None
         typed = from_torch(self.settings)
         reserved = self.history.reserved
-        return min(int(reserved[event]) + segment_size(int(events.size[event]), typed) - 1 for event in failures)
+        least = min(int(reserved[event]) + segment_size(int(events.size[event]), typed) - 1 for event in failures)
+        return least if least >= int(reserved.max()) else None

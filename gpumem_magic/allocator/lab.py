@@ -14,6 +14,7 @@ from gpumem_magic.allocator.fallback import requests_with_fallback
 from gpumem_magic.allocator.foreign import find_foreign
 from gpumem_magic.allocator.program import Op, extract, find_doubts
 from gpumem_magic.allocator.replay import history, reserved_bytes
+from gpumem_magic.allocator.squeeze import Means, find_squeeze
 from gpumem_magic.allocator.verify import find_quiet, verify
 from gpumem_magic.allocator.whatif import Explorer
 from gpumem_magic.trace.frames import is_library, is_native, user_frame
@@ -66,6 +67,8 @@ class Lab:
     emptied
         How often the program called ``empty_cache`` (torch's counters tell); None when that is not known. A call that
         finds nothing to give back leaves no event.
+    means
+        What else is known of the recorded process: it tells whether something else filled the device.
 
     Raises
     ------
@@ -83,6 +86,7 @@ class Lab:
         recorded_limit: int | None = None,
         course: Course | None = None,
         emptied: int | None = None,
+        means: Means | None = None,
     ) -> None:
         if device.kind not in {"cuda", "xpu"}:
             raise SnapshotError(f"{device.key}: memory there does not come from torch's caching allocator")
@@ -91,6 +95,13 @@ class Lab:
         self.limit = limit
         self.history = history(device, trace.settings, course=course)
         self._evidence = Evidence(device, self.history, trace.stacks, trace.settings, recorded_limit, course)
+        self.squeeze = find_squeeze(
+            device,
+            self.history,
+            trace.stacks,
+            trace.settings,
+            means or Means(fraction=recorded_limit, emptied=emptied),
+        )
         self.program = self._find_program()
         self.reserved_peak = int(self.history.reserved.max())
         conf = trace.settings.get("PYTORCH_CUDA_ALLOC_CONF")
@@ -179,11 +190,13 @@ class Lab:
                 f"{key}: the recording begins with memory in use; for other settings it is taken as allocated in "
                 "address order at the beginning, which was within 1 % in tests"
             )
+        if self.squeeze is not None:
+            lines.append(self.squeeze.text(key))
         if self.first_deviation is not None:
             lines.append(
                 f"{key}: from event {self.first_deviation.event:,} on the model differs from the recording "
                 f"({self.first_deviation.recorded} instead of {self.first_deviation.expected}): predictions are less "
-                "certain. Another process may have filled the device"
+                "certain"
             )
         return tuple(lines)
 

@@ -207,7 +207,10 @@ def find_doubts(evidence: Evidence) -> list[Doubt]:
     """Return what has two explanations, in order."""
     releases = find_releases(evidence)
     action = evidence.device.events.action
-    found = [Doubt(one.first, "emptied") for one in releases if one.asked is None]
+    # Without a limit a request has nothing released, unless something else filled the device: then it is repeated as a
+    # call of the program's, which gives the same back at the same moment.
+    squeezed = evidence.limit is None
+    found = [Doubt(one.first, "emptied") for one in releases if one.asked is None or (squeezed and one.asked is False)]
     found += [
         Doubt(one.first, "whole")
         for one in releases

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpumem_magic.allocator.settings_model import AllocatorSettings
     from gpumem_magic.trace.model import Events
 
-__all__ = ["Release", "find_releases", "late_completions"]
+__all__ = ["Release", "find_releases", "late_completions", "wanted_bytes"]
 
 # A request of an expandable segment maps this many ranges at most before it is looked for no further.
 _MOST_PIECES = 64
@@ -91,7 +91,7 @@ def find_releases(evidence: Evidence) -> list[Release]:
         if following in own and "empty_cache" not in names:
             # Without stacks: the allocator releases only when the request would pass a limit.
             reserved = int(history.reserved[first])
-            is_ladder = limit is not None and reserved + _wanted(events, last + 1, typed) > limit
+            is_ladder = limit is not None and reserved + wanted_bytes(events, last + 1, typed) > limit
             if events.stack[final] != 0 and events.stack[final] == events.stack[last + 1]:
                 asked = False
             elif is_ladder or (known is not None and threshold and reserved > int(threshold * known)):
@@ -101,7 +101,7 @@ def find_releases(evidence: Evidence) -> list[Release]:
     return found
 
 
-def _wanted(events: Events, event: int, settings: AllocatorSettings) -> int:
+def wanted_bytes(events: Events, event: int, settings: AllocatorSettings) -> int:
     """Return the bytes of the segment that is asked for at `event`, or by the request that it belongs to."""
     end = min(event + _MOST_PIECES, len(events))
     asks = np.flatnonzero((events.action[event:end] == Action.ALLOC) | (events.action[event:end] == Action.OOM))

@@ -115,6 +115,9 @@ class _Repeated:
         self._regions = find_regions(device, history, program) if history.reserved[0] else []
         # What released nothing when it was recorded has no effect here.
         keep = (program.codes != Op.HIDDEN_EMPTY_CACHE) & ~_quiet_failures(program, events)
+        if evidence.limit is None:
+            # Where no limit explains what failed, the model would find room for it.
+            keep &= program.codes != Op.FAIL
         self.kept = np.flatnonzero(keep)
         self.model = Model(
             program.keeping(keep),

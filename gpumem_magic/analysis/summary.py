@@ -10,6 +10,7 @@ import numpy as np
 from gpumem_magic._format import format_bytes
 from gpumem_magic.allocator.replay import history
 from gpumem_magic.allocator.retries import count_retries
+from gpumem_magic.allocator.squeeze import Means, find_squeeze
 from gpumem_magic.trace.model import Action
 
 if TYPE_CHECKING:
@@ -92,6 +93,9 @@ def _device(device: DeviceTrace, trace: Trace) -> DeviceSummary:
             f"{device.key}: retries are unknown: the cache was freed right before a request, by the program or for "
             "it, and without stacks the recording does not tell"
         )
+    squeeze = find_squeeze(device, replayed, trace.stacks, trace.settings, Means())
+    if squeeze is not None:
+        warnings.append(squeeze.text(device.key))
     return DeviceSummary(
         device=device.key,
         events=len(times),

@@ -10,6 +10,7 @@ import numpy as np
 from gpumem_magic._errors import BadUsageError, SnapshotError
 from gpumem_magic.allocator.settings_model import from_torch
 from gpumem_magic.allocator.settings_text import SUGGESTED, parse_settings
+from gpumem_magic.allocator.squeeze import Means
 from gpumem_magic.report.whatif.limits import natural_cap, why_not
 from gpumem_magic.report.whatif.model import STACKLESS, Answer, Cap, Facts, Row
 from gpumem_magic.trace.model import Trace
@@ -50,6 +51,8 @@ class Question:
         The recorded process's memory fraction in bytes, where it had one: it tells whose releases were whose.
     emptied
         How often the program called ``empty_cache``, where that is known.
+    room, total
+        Most bytes that torch might reserve, and bytes of the device, where they are known.
     """
 
     trace: Trace
@@ -58,6 +61,8 @@ class Question:
     wants_facts: bool = True
     fraction: int | None = None
     emptied: int | None = None
+    room: int | None = None
+    total: int | None = None
 
     def steps(self) -> Iterator[Row | Facts]:
         """Replay one setting after the other; the facts come last."""
@@ -71,6 +76,7 @@ class Question:
             limit=limit,
             recorded_limit=self.fraction,
             emptied=self.emptied,
+            means=Means(self.room, self.total, self.emptied),
         )
         recorded = from_torch(self.trace.settings)
         in_force = lab.predict(_acting(recorded, self.cap))
@@ -233,7 +239,15 @@ def question_for(
         parse_settings(conf)
     trace = Trace((memory.device,), analysis.stacks, (), memory.settings)
     limited = device.limit is not None and device.total is not None and device.limit < device.total
-    return Question(trace, chosen, cap, fraction=device.limit if limited else None, emptied=memory.emptied)
+    return Question(
+        trace,
+        chosen,
+        cap,
+        fraction=device.limit if limited else None,
+        emptied=memory.emptied,
+        room=device.limit,
+        total=device.total,
+    )
 
 
 def answer_of(

@@ -140,7 +140,7 @@ def confidence(facts: Facts) -> tuple[bool, str]:
     event, expected, recorded = facts.deviation
     return False, (
         f"less certain: from event {format_count(event)} of {format_count(facts.events)} on the model differs from "
-        f"the recording ({recorded} instead of {expected}); another process may have filled the device"
+        f"the recording ({recorded} instead of {expected})"
     )
 
 

@@ -6,7 +6,7 @@ It proves nothing about the allocator; it proves that a recording is read back a
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,15 +24,26 @@ if TYPE_CHECKING:
 HANDLES = (0, 0x5580_0010, 0x5580_0020, 0x5580_0030)
 
 
-def play(program: FuzzProgram, conf: str, *, dies: bool = False) -> dict[str, Any]:
-    """Play a program under a setting; return what `fuzz.play.Player.play` would."""
+class Squeeze(NamedTuple):
+    """From step `first` until `last` something else leaves torch no more than `limit` bytes of the device."""
+
+    first: int
+    last: int
+    limit: int
+
+
+def play(
+    program: FuzzProgram, conf: str, *, dies: bool = False, squeeze: Squeeze | None = None, stacks: bool = False
+) -> dict[str, Any]:
+    """Play a program under a setting; return what `fuzz.play.Player.play` would; `stacks`: a line for each step."""
     writer = _Writer(program)
     settings = parse_settings(conf)
     model = _Logged(writer.program(), settings, Driver(), program.limit, goes_on=not dies)
+    model.squeeze = squeeze
     model.run()
     failed = [failure.step for failure in model.failures]
     return {
-        "snapshot": model.snapshot(conf, settings),
+        "snapshot": model.snapshot(conf, settings, stacks=stacks),
         "limit": program.limit,
         "counters": {"reserved": model.reserved_peak, "num_ooms": len(failed), "num_alloc_retries": model.retries},
         "changes": [],
@@ -117,11 +128,19 @@ class _Writer:
 class _Logged(Model):
     """A model that notes what torch's recorder would."""
 
+    squeeze: Squeeze | None = None
+
     def __init__(
         self, program: Program, settings: AllocatorSettings, addresses: Any, limit: int | None, *, goes_on: bool
     ) -> None:
         super().__init__(program, settings, addresses, limit=limit, survives=lambda _number: goes_on, traced=True)
         self.log: list[tuple[int, str, int, int, int]] = []  # step, action, address, size, stream
+
+    def _obtain(self, size: int, group: int) -> tuple[int, int] | None:
+        within = self.squeeze
+        if within is not None:
+            self.limit = within.limit if within.first <= self.step < within.last else None
+        return super()._obtain(size, group)
 
     def _grow(self, action: str, at: int, size: int) -> None:
         super()._grow(action, at, size)
@@ -142,11 +161,11 @@ class _Logged(Model):
         number = int(self.program.arguments[self.step])
         return self.program.groups[int(self.program.group[number])][1]
 
-    def snapshot(self, conf: str, settings: AllocatorSettings) -> dict[str, Any]:
+    def snapshot(self, conf: str, settings: AllocatorSettings, *, stacks: bool = False) -> dict[str, Any]:
         divisions = {str(1 << power): count for power, count in enumerate(settings.roundup_power2_divisions)}
         return {
             "segments": self._state(),
-            "device_traces": [self._events()],
+            "device_traces": [self._events(stacks=stacks)],
             "allocator_settings": {
                 "PYTORCH_CUDA_ALLOC_CONF": conf,
                 "max_split_size": settings.max_split_size or -1,
@@ -156,7 +175,7 @@ class _Logged(Model):
             },
         }
 
-    def _events(self) -> list[dict[str, Any]]:
+    def _events(self, *, stacks: bool) -> list[dict[str, Any]]:
         program = self.program
         noted: dict[int, list[tuple[str, int, int, int]]] = {}
         for step, *rest in self.log:
@@ -165,7 +184,11 @@ class _Logged(Model):
         events: list[dict[str, Any]] = []
 
         def add(action: str, addr: int, size: int, stream: int) -> None:
-            events.append({"action": action, "addr": addr, "size": size, "stream": stream, "time_us": len(events) + 1})
+            where = "device_free" if action == "oom" else "addr"
+            events.append({"action": action, where: addr, "size": size, "stream": stream, "time_us": len(events) + 1})
+            if stacks:
+                name = "empty_cache" if code == Step.EMPTY_CACHE else "step"
+                events[-1]["frames"] = [{"filename": "program.py", "line": step + 1, "name": name}]
 
         last = self.failures[-1].step if self.failures and not self.failures[-1].is_survived else len(program.codes)
         for step, (code, number) in enumerate(program.steps()[: last + 1]):
