@@ -123,10 +123,13 @@ def find_squeeze(
     """
     typed = from_torch(settings)
     reserved = history.reserved
-    moments = [
-        (event, wanted_bytes(device.events, request, typed), int(reserved[event]))
-        for event, request in _full(device.events, stacks, typed, means)
-    ]
+    events = device.events
+    moments = []
+    for event, request in _full(events, stacks, typed, means):
+        asked = wanted_bytes(events, request, typed)
+        # An error says what the driver had left. Enough: a memory fraction stopped the request, whichever it was then.
+        if events.action[request] != Action.OOM or int(events.addr[request]) < asked:
+            moments.append((event, asked, int(reserved[event])))
     if means.fraction is not None:
         moments = [moment for moment in moments if moment[1] + moment[2] <= means.fraction]
     if not moments:
@@ -140,7 +143,7 @@ def find_squeeze(
         below = [moment for moment in moments if moment[1] + moment[2] <= room]
         return _squeeze(below, None, means.total) if below else None
     # A failed request by itself may have met any limit; its verdict is another matter.
-    retried = [moment for moment in moments if device.events.action[moment[0]] != Action.OOM]
+    retried = [moment for moment in moments if events.action[moment[0]] != Action.OOM]
     return _squeeze(retried, None, None) if retried else None
 
 

@@ -196,7 +196,7 @@ class _Logged(Model):
                 add(action, at, size, stream)
             if step in failed:
                 pair = int(program.group[number])
-                add("oom", 1 << 30, failed[step], program.groups[pair][1])
+                add("oom", 1 << 30 if self.squeeze is None else 1 << 20, failed[step], program.groups[pair][1])
             elif code in {Step.ALLOC, Step.FREE, Step.FREE_LATER} and self.address[number] >= 0:
                 size, stream = int(program.requested[number]), program.groups[int(program.group[number])][1]
                 action = "alloc" if code == Step.ALLOC else "free_requested"
