@@ -67,9 +67,12 @@ class Order:
     key: Numbers
 
     @property
-    def position(self) -> Numbers:
-        """Position among `moves` of each key."""
-        return self.key & ((1 << self.bits) - 1)
+    def position(self) -> NDArray[np.int32]:
+        """Position among `moves` of each key; two entries more, -1, for what follows the last."""
+        position = np.full(len(self.key) + 2, -1, np.int32)
+        # Without a column of 64 bits in between.
+        np.bitwise_and(self.key, (1 << self.bits) - 1, out=position[: len(self.key)], casting="same_kind")
+        return position
 
     def is_same(self) -> NDArray[np.bool_]:
         """Tell of each key whether the next one is at the same address; two entries more, for what follows the last."""
@@ -87,7 +90,9 @@ class Order:
 def block_order(device: DeviceTrace) -> Order | None:
     """Sort a device's block events; None where an address is odd or too far from the others."""
     events = device.events
-    moves = np.flatnonzero(events.action <= Action.FREE_COMPLETED).astype(np.int32)
+    moves = np.arange(len(events), dtype=np.int32)
+    is_move = events.action <= Action.FREE_COMPLETED
+    moves = moves if is_move.all() else moves[is_move]
     address = (events.addr if len(moves) == len(events) else events.addr[moves]).view(np.int64)
     lowest = [segment.address for segment in device.segments if segment.address < 2**63]
     if len(address):
@@ -100,7 +105,7 @@ def block_order(device: DeviceTrace) -> Order | None:
     if int(place.max(initial=0)) >= _MOST_PLACES:
         return None
     place <<= bits
-    place |= np.arange(len(moves))
+    place |= np.arange(len(moves), dtype=np.int32)
     place.sort()
     return Order(moves, base, bits, place)
 
@@ -209,21 +214,21 @@ def follow_at_once(
     moves, count = order.moves, len(order.moves)
     code = events.action if count == len(events) else events.action[moves]
     position, same = order.position, order.is_same()
-    kind = code[position]
+    kind = code[position[:count]]
     found = _known_places(order, known)
     if found is None or not _is_plain(kind, same[:count], found, is_pending):
         return None
     # Each is followed by its free's two halves, as far as they are there. Position -1 stands for "never".
-    position = np.concatenate([position, [-1, -1]])
     begins = np.flatnonzero(kind == Action.ALLOC)
     asked = same[begins]
-    ends = np.empty((2, count), np.int64)
+    ends = np.empty((2, count), np.int32)
     born = position[begins]
     ends[0, born] = np.where(asked, position[begins + 1], -1)
     ends[1, born] = np.where(asked & same[begins + 1], position[begins + 2], -1)
     births = np.flatnonzero(code == Action.ALLOC)
     there = found < count
-    requests, releases = (np.concatenate([np.full(len(known), -1), part[births]]) for part in ends)
+    never = np.full(len(known), -1, np.int32)
+    requests, releases = (np.concatenate([never, part[births]]) for part in ends)
     asks = there & ~is_pending
     requests[: len(known)][asks] = position[found[asks]]
     releases[: len(known)] = np.where(is_pending, position[found], np.where(same[found], position[found + 1], -1))
@@ -235,7 +240,7 @@ def follow_at_once(
     segments = _segment_spans(events, starting_segments, order, len(known))
     # The known blocks come first, in their order.
     begin = np.concatenate([np.arange(len(known)), births + len(known)]) + 1
-    stop = np.where(releases < 0, _NEVER, releases + len(known) + 1)
+    stop = np.where(releases < 0, _NEVER, releases.astype(np.int64) + len(known) + 1)
     address = np.concatenate([known, events.addr[moves[births]].view(np.int64)])
     spans = _Spans((address - order.base) >> _UNIT, begin, stop)
     split = np.append(np.zeros(len(known), np.int64), threshold)

@@ -11,6 +11,7 @@ from gpumem_magic.allocator.history import Deviation, Lifetimes
 from gpumem_magic.allocator.layout import Layout
 from gpumem_magic.allocator.rounding import SMALL_LIMIT
 from gpumem_magic.allocator.start import LiveBlock, soft_size
+from gpumem_magic.trace.constant import joined, taken
 from gpumem_magic.trace.model import Action, BlockState
 
 if TYPE_CHECKING:
@@ -52,9 +53,8 @@ class Follower:
         # Sizes and ends by lifetime, lists (arrays after `follow_at_once`); live: address → lifetime.
         self._live: dict[int, int] = {}
         self._sizes: Any = []
-        count = len(start.blocks) + int(np.count_nonzero(device.events.action == Action.ALLOC))
-        self._free_event: Any = [-1] * count
-        self._release_event: Any = [-1] * count
+        self._free_event: Any = [-1] * len(start.blocks)
+        self._release_event: Any = [-1] * len(start.blocks)
         # End of a block of unsure size → lifetime; a later allocation right behind it tells its size.
         self._soft_ends: dict[int, int] = {}
         # In use at the end without having been allocated.
@@ -108,9 +108,16 @@ class Follower:
             for need, block in zip(needs[number:], blocks[number:], strict=True)
         )
 
+    def _make_room(self) -> None:
+        """Give every allocation an end that is not known yet."""
+        count = int(np.count_nonzero(self.device.events.action == Action.ALLOC))
+        self._free_event.extend([-1] * count)
+        self._release_event.extend([-1] * count)
+
     def follow_flat(self) -> None:
         """Play all events where blocks have no neighbours (CPU, pinned host): sizes are as recorded."""
         events = self.device.events
+        self._make_room()
         self._sizes.extend(block.requested for block in self.start.blocks)
         self._sizes.extend(events.size[events.action == Action.ALLOC].tolist())
         live = self._live
@@ -162,6 +169,7 @@ class Follower:
             Smallest remainder that is split off, shape ``(n,)``.
         """
         events = self.device.events
+        self._make_room()
         code, index = _fuse(events.action, events.addr)
         live, sizes = self._live, self._sizes
         free_event, release_event = self._free_event, self._release_event
@@ -271,11 +279,11 @@ class Follower:
             size=np.concatenate(
                 [np.asarray(self._sizes, np.int64), np.array([block.size or 0 for block in appeared], np.int64)]
             ),
-            stream=np.concatenate(
-                [_column(before, "stream", np.int64), events.stream[allocs], _column(appeared, "stream", np.int64)]
+            stream=joined(
+                _column(before, "stream", np.int64), taken(events.stream, allocs), _column(appeared, "stream", np.int64)
             ),
-            stack=np.concatenate(
-                [_column(before, "stack", np.int32), events.stack[allocs], _column(appeared, "stack", np.int32)]
+            stack=joined(
+                _column(before, "stack", np.int32), taken(events.stack, allocs), _column(appeared, "stack", np.int32)
             ),
         )
 

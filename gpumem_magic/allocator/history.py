@@ -63,6 +63,21 @@ class Lifetimes:
     def __len__(self) -> int:
         return len(self.alloc_event)
 
+    @cached_property
+    def counted(self) -> NDArray[np.intp] | slice:
+        """Which of them count as allocated at some time, in order of their beginning; a slice where all do.
+
+        What was given back before the first event (and only waits for a stream) does not, nor does what a contradictory
+        recording takes back in the event that makes it.
+        """
+        born, freed = self.alloc_event, self.free_event
+        has_counted = (freed != -2) & ((freed != born) | (freed < 0))
+        is_rising = not np.any(born[1:] < born[:-1])
+        if is_rising and has_counted.all():
+            return slice(None)
+        chosen = np.flatnonzero(has_counted)
+        return chosen if is_rising else chosen[np.argsort(born[chosen], kind="stable")]
+
 
 @dataclass(frozen=True)
 class History:

@@ -19,6 +19,7 @@ from gpumem_magic.allocator.settings_model import Course
 from gpumem_magic.allocator.settings_model import from_torch as read_settings
 from gpumem_magic.allocator.start import Start, find_start, has_start, segment_changes
 from gpumem_magic.trace.collector import paused_collector
+from gpumem_magic.trace.constant import constant
 from gpumem_magic.trace.model import Action
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class _Replay:
         follower = self._follow(start, at_once=from_torch and self.device.has_snapshot)
         count = len(self.events)
         return History(
-            reserved=reserved_bytes(self.device) if self.has_segments else np.zeros(count + 1, dtype=np.int64),
+            reserved=reserved_bytes(self.device) if self.has_segments else constant(0, count + 1, np.int64),
             lifetimes=follower.lifetimes(),
             exact=follower.first_deviation is None and not follower.unsure,
             first_deviation=follower.first_deviation,
@@ -139,13 +140,14 @@ def reserved_bytes(device: DeviceTrace) -> NDArray[np.int64]:
     ndarray
         Bytes before the first event and after each, shape ``(n + 1,)``; cheap, and all that `history` does for it.
     """
-    change = np.zeros(len(device.events) + 1, dtype=np.int64)
     which, by = segment_changes(device.events)
-    change[which + 1] = by
-    total: NDArray[np.int64] = np.cumsum(change)
+    levels = np.concatenate([np.zeros(1, np.int64), np.cumsum(by)])
     if device.has_snapshot:
-        total += sum(segment.size for segment in device.segments) - total[-1]
+        levels += sum(segment.size for segment in device.segments) - levels[-1]
     else:
         # Without a final state the least that is consistent was there before.
-        total -= min(int(total.min()), 0)
-    return total
+        levels -= min(int(levels.min()), 0)
+    count = len(device.events) + 1
+    if len(levels) == 1:
+        return constant(int(levels[0]), count, np.int64)
+    return np.repeat(levels, np.diff(which + 1, prepend=0, append=count))

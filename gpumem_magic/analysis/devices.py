@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpumem_magic._format import format_bytes
+from gpumem_magic.allocator.start import segment_changes
 from gpumem_magic.analysis.categories import categorise
 from gpumem_magic.analysis.context import OVERFLOW, DeviceContext, Placement, Purpose
 from gpumem_magic.analysis.groups import GroupBook, rows
@@ -64,7 +65,8 @@ def _reserved_lane(device: DeviceTrace, history: History, context: DeviceContext
     if not device.has_snapshot or device.kind == "host" or (not history.reserved.any() and not len(device.segments)):
         return ()
     reserved = history.reserved
-    changed = np.flatnonzero(np.diff(reserved))
+    which, _ = segment_changes(device.events)
+    changed = which[reserved[which + 1] != reserved[which]]
     times = rising(device.events.time_us)[changed] if len(changed) else np.zeros(0, np.int64)
     time_us = np.concatenate([[context.start_us], np.clip(times, context.start_us, context.end_us), [context.end_us]])
     value = np.concatenate([reserved[:1], reserved[changed + 1], reserved[-1:]])
@@ -203,6 +205,7 @@ def analyse_device(device: DeviceTrace, history: History, context: DeviceContext
     key = device.key
     for text in history.warnings:
         context.warn(text if text.startswith(f"{key}: ") else f"{key}: {text}")
+    _warn_of_squeeze(device, history, context)
     book = GroupBook()
     timeline = build_timeline(device.events, history)
     freed_old = 0
@@ -269,6 +272,20 @@ def analyse_device(device: DeviceTrace, history: History, context: DeviceContext
         oom_state=None if oom is None else _oom_state(device, history, timeline, groups, context),
         memory=memory_record(device, context.settings, history, timeline, _emptied(device, context)),
     )
+
+
+def _warn_of_squeeze(device: DeviceTrace, history: History, context: DeviceContext) -> None:
+    """Say so where something else filled the device."""
+    if not np.any(device.events.action >= Action.SEGMENT_FREE) or not device.has_snapshot:
+        return
+    from gpumem_magic.allocator.squeeze import Means, find_squeeze
+
+    after = context.after
+    limit, total = (None, None) if after is None else (after.limit, after.device_total)
+    means = Means(limit, total, _emptied(device, context))
+    found = find_squeeze(device, history, context.stacks, context.settings, means)
+    if found is not None:
+        context.warn(found.text(device.key))
 
 
 def _emptied(device: DeviceTrace, context: DeviceContext) -> int | None:

@@ -85,7 +85,8 @@ def attribute(
     Lines
         A place or a reason for every event.
     """
-    time_us = np.asarray(time_us, np.int64) - offset_us
+    if offset_us:
+        time_us = time_us - offset_us
     unnamed = np.array([index for index, stack in enumerate(marks.places) if not stack], np.int64)
     # Events in time order make slices of those that a thread can have made; nearly always they are.
     order: NDArray[np.intp] | slice = slice(None)
@@ -130,8 +131,10 @@ def attribute(
         joined[: int(np.searchsorted(sorted_us, marks.time_us[0]))] = _DROPPED
     if len(unnamed):
         joined[np.isin(joined, unnamed)] = _TOO_OFTEN
-    place = np.empty_like(joined)
-    place[order] = joined
+    place = joined
+    if not isinstance(order, slice):
+        place = np.empty_like(joined)
+        place[order] = joined
     return Lines(place, REASONS, _notes(marks, place, offset_us))
 
 

@@ -18,6 +18,7 @@ from gpumem_magic.allocator.rounding import SMALL_LIMIT
 from gpumem_magic.allocator.settings_model import MIB, from_torch
 from gpumem_magic.allocator.sizes import page_size
 from gpumem_magic.allocator.start import segments_before
+from gpumem_magic.analysis.timeline import addresses
 from gpumem_magic.trace.model import Action
 
 if TYPE_CHECKING:
@@ -233,13 +234,7 @@ class MemoryRecord:
 
     def addresses(self, timeline: Timeline) -> NDArray[np.uint64]:
         """Return the address of each lifetime of the timeline of the same device; 0 where it has none."""
-        own = self._own_addresses
-        extra = timeline.lifetimes - len(own)
-        return np.concatenate([np.zeros(extra, np.uint64), own]) if extra else own
-
-    @cached_property
-    def _own_addresses(self) -> NDArray[np.uint64]:
-        return self.lifetimes.address[_in_timeline(self.lifetimes)]
+        return addresses(self.lifetimes, timeline)
 
     def at(self, event: int) -> SegmentState:
         """Return all segments right after `event`; -1: before the first event."""
@@ -390,15 +385,6 @@ def _private(segment: object) -> bool:
     return getattr(segment, "pool_id", (0, 0)) != (0, 0)
 
 
-def _in_timeline(lives: Lifetimes) -> NDArray[np.intp]:
-    """Return which lifetimes a timeline has, in its order; it may have one more in front (`reconcile`)."""
-    counted = np.flatnonzero(
-        (lives.free_event != -2) & ((lives.free_event != lives.alloc_event) | (lives.free_event < 0))
-    )
-    begun = lives.alloc_event[counted]
-    return counted[np.argsort(begun, kind="stable")] if np.any(begun[1:] < begun[:-1]) else counted
-
-
 def memory_record(
     device: DeviceTrace,
     settings: Mapping[str, object],
@@ -429,9 +415,11 @@ def memory_record(
     if device.kind not in {"cuda", "xpu"} or not device.has_snapshot:
         return None
     lives = history.lifetimes
-    counted = _in_timeline(lives)
-    extra = timeline.lifetimes - len(counted)
-    group = np.full(len(lives), NOBODY, np.int32)
-    group[counted] = timeline.group[extra:]
+    counted = lives.counted
+    if isinstance(counted, slice):
+        group = timeline.group[timeline.lifetimes - len(lives) :]
+    else:
+        group = np.full(len(lives), NOBODY, np.int32)
+        group[counted] = timeline.group[timeline.lifetimes - len(counted) :]
     group.flags.writeable = False
     return MemoryRecord(device, settings, lives, group, emptied)

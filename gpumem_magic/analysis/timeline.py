@@ -8,15 +8,16 @@ import numpy as np
 
 from gpumem_magic.allocator.history import sums_at
 from gpumem_magic.analysis.model import Timeline
+from gpumem_magic.trace.constant import constant, joined, taken
 from gpumem_magic.trace.times import rising
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gpumem_magic.allocator.history import History
+    from gpumem_magic.allocator.history import History, Lifetimes
     from gpumem_magic.trace.model import Events
 
-__all__ = ["EMPTY_TIMELINE", "build_timeline", "drop_preexisting", "reconcile"]
+__all__ = ["EMPTY_TIMELINE", "addresses", "build_timeline", "drop_preexisting", "reconcile"]
 
 
 def _frozen(**columns: NDArray[np.generic] | tuple[int, ...]) -> Timeline:
@@ -49,16 +50,8 @@ def build_timeline(events: Events, history: History) -> Timeline:
         Their replay.
     """
     lives = history.lifetimes
-    # What was given back before the first event (and only waits for a stream) never counts as allocated, nor does what
-    # a contradictory recording takes back in the event that makes it.
-    counted = (lives.free_event != -2) & ((lives.free_event != lives.alloc_event) | (lives.free_event < 0))
-    chosen: NDArray[np.intp] | slice = slice(None) if counted.all() else np.flatnonzero(counted)
-    # Nearly always in order, and then there is nothing to copy.
+    chosen = lives.counted
     alloc_event = lives.alloc_event[chosen]
-    if np.any(alloc_event[1:] < alloc_event[:-1]):
-        order = np.argsort(alloc_event, kind="stable")
-        alloc_event = alloc_event[order]
-        chosen = order if isinstance(chosen, slice) else chosen[order]
     free_event = lives.free_event[chosen]
     used = np.zeros(len(events) + 1, bool)
     used[alloc_event] = used[free_event] = True
@@ -67,14 +60,17 @@ def build_timeline(events: Events, history: History) -> Timeline:
     number[-1] = -1
     start, end = number[alloc_event], number[free_event]
     event = np.flatnonzero(used).astype(np.int32)
-    size = lives.size[chosen].astype(np.int64)
-    requested = lives.requested[chosen]
+    size, requested = lives.size[chosen], lives.requested[chosen]
     allocated = _curve(int(size[start == -1].sum()), len(event), start, end, size)
     time_us = rising(events.time_us[event])
     peak = int(np.argmax(allocated)) - 1
     if 0 <= peak < len(time_us) - 1 and time_us[peak + 1] == time_us[peak]:
         time_us[peak + 1 :] = np.maximum(time_us[peak + 1 :], time_us[peak] + 1)
-    streams, stream = _numbered(lives.stream[chosen])
+    streams, stream = _numbered(taken(lives.stream, chosen))
+    # An unknown request is counted with what is known to have been taken, and no more was asked for than was taken
+    # (a contradictory recording says otherwise), so that sums still close.
+    if np.any(requested < 0) or np.any(requested > size):
+        requested = np.where(requested >= 0, np.minimum(requested, size), size)
     return _frozen(
         time_us=time_us,
         event=event,
@@ -82,21 +78,36 @@ def build_timeline(events: Events, history: History) -> Timeline:
         start=start,
         end=end,
         size=size,
-        # An unknown request is counted with what is known to have been taken, and no more was asked for than was taken
-        # (a contradictory recording says otherwise), so that sums still close.
-        requested=np.where(requested >= 0, np.minimum(requested, size), size).astype(np.int64),
-        group=np.zeros(len(start), np.int32),
-        stack=lives.stack[chosen].astype(np.int32),
+        requested=requested,
+        group=constant(0, len(start), np.int32),
+        stack=taken(lives.stack, chosen),
         stream=stream,
-        blocks=np.ones(len(start), np.int32),
+        blocks=constant(1, len(start), np.int32),
         streams=streams,
     )
+
+
+def addresses(lives: Lifetimes, timeline: Timeline) -> NDArray[np.uint64]:
+    """Return where each lifetime of a timeline begins; 0 where that is not known.
+
+    Parameters
+    ----------
+    lives
+        What the timeline was made from.
+    timeline
+        It may have one more in front, which closes a gap to torch's counter, or lack those from before.
+    """
+    address: NDArray[np.uint64] = lives.address[lives.counted]
+    missing = timeline.lifetimes - len(address)
+    if missing <= 0:
+        return address[-missing:]
+    return np.concatenate([np.zeros(missing, np.uint64), address])
 
 
 def _numbered(stream: NDArray[np.int64]) -> tuple[tuple[int, ...], NDArray[np.uint8]]:
     """Return the distinct streams, at most 256 of them, and each lifetime's number among them."""
     if len(stream) and stream.min() == stream.max():
-        return (int(stream[0]),), np.zeros(len(stream), np.uint8)
+        return (int(stream[0]),), constant(0, len(stream), np.uint8)
     streams, number = np.unique(stream, return_inverse=True)
     return tuple(streams[:256].tolist()), np.minimum(number.reshape(-1), 255).astype(np.uint8)
 
@@ -167,7 +178,7 @@ def reconcile(timeline: Timeline, end_bytes: int, group: int) -> tuple[Timeline,
         columns = {}
         for name, value in first.items():
             column = getattr(timeline, name)
-            columns[name] = np.concatenate([np.array([value], column.dtype), column])
+            columns[name] = joined(np.array([value], column.dtype), column)
         return _with_lifetimes(timeline, **columns), difference
     size, requested = timeline.size.copy(), timeline.requested.copy()
     living = np.flatnonzero(timeline.end == -1)

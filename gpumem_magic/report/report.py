@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gpumem_magic._errors import ExportError
 from gpumem_magic.analysis.anonymous import without_source
 from gpumem_magic.report.document import detail_document, view_document
@@ -24,6 +26,7 @@ from gpumem_magic.report.segments import moment_document
 from gpumem_magic.report.text import report_text
 from gpumem_magic.report.whatif.model import bare
 from gpumem_magic.report.wording import WIDTH
+from gpumem_magic.trace.constant import is_constant
 
 if TYPE_CHECKING:
     import os
@@ -48,7 +51,10 @@ def column_bytes(device: DeviceAnalysis) -> int:
     held: tuple[object, ...] = (device.timeline, *device.lanes)
     if memory is not None:
         held = (*held, memory.device.events, memory.lifetimes)
-    return sum(int(column.nbytes) for one in held for column in vars(one).values() if hasattr(column, "nbytes"))
+    columns = [column for one in held for column in vars(one).values() if isinstance(column, np.ndarray)]
+    # Timeline and lifetimes share some of them.
+    own = {id(column if column.base is None else column.base): column for column in columns if not is_constant(column)}
+    return sum(column.nbytes for column in own.values())
 
 
 @dataclass(frozen=True)

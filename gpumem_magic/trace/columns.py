@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpumem_magic.trace.constant import constant, is_constant
 from gpumem_magic.trace.model import Action, Events
 
 if TYPE_CHECKING:
@@ -72,18 +73,21 @@ class Columns:
         self._codes: dict[str, int] = {}
         self._action = np.empty(count, dtype=np.uint8)
         self._addr = np.empty(count, dtype=np.uint64)
-        self._numbers = {key: np.zeros(count, dtype=np.int64) for key in ("size", "stream", "time_us")}
-        self._stack = np.zeros(count, dtype=np.int32)
-        self._pool = np.full(count, -1, dtype=np.int32)
+        self._size = np.empty(count, dtype=np.int64)
+        self._time_us = np.empty(count, dtype=np.int64)
+        # What hardly any entry has takes no memory until one has it.
+        self._stream = constant(0, count, np.int64)
+        self._stack = constant(0, count, np.int32)
+        self._pool = constant(-1, count, np.int32)
 
     def events(self) -> Events:
-        """Return what was read."""
+        """Return what was read. Columns of one value may be read-only."""
         return Events(
             action=self._action,
             addr=self._addr,
-            size=self._numbers["size"],
-            stream=self._numbers["stream"],
-            time_us=self._numbers["time_us"],
+            size=self._size,
+            stream=self._stream,
+            time_us=self._time_us,
             stack=self._stack,
             pool=self._pool,
         )
@@ -96,13 +100,15 @@ class Columns:
         names = list(map(_getter("action", own), entries))
         self._action[part] = np.frombuffer(self._actions(names), np.uint8)
         self._addr[part] = _addresses(entries, own)
-        for key in ("size", "time_us"):
-            self._numbers[key][part] = _integers(entries, key, own)
-        if self._has_streams and not _all_on_stream_0(entries, own):  # the columns begin as zeros
-            self._numbers["stream"][part] = _integers(entries, "stream", own)
+        self._size[part] = _integers(entries, "size", own)
+        self._time_us[part] = _integers(entries, "time_us", own)
+        if self._has_streams and not _all_on_stream_0(entries, own):
+            self._stream = _writable(self._stream)
+            self._stream[part] = _integers(entries, "stream", own)
         if self._stacks is not None:
             self._read_stacks(entries, part, self._stacks)
         if "pool_id" in first or "pool_id" in entries[-1]:
+            self._pool = _writable(self._pool)
             self._pool[part] = [self._pool_number(entry.get("pool_id")) for entry in entries]
 
     def _actions(self, names: list[str]) -> bytes:
@@ -121,6 +127,7 @@ class Columns:
         first = entries[0]
         if "frames" not in first and set(map(len, entries)) == {len(first)}:
             return  # recorded without stacks: no entry has one more key than the others
+        self._stack = _writable(self._stack)
         try:
             self._stack[part] = stacks.column(list(map(itemgetter("frames"), entries)))
         except KeyError:
@@ -131,6 +138,10 @@ class Columns:
             return -1
         first, second = pool
         return self.pools.setdefault((int(first), int(second)), len(self.pools))
+
+
+def _writable(column: NDArray[Any]) -> NDArray[Any]:
+    return column.copy() if is_constant(column) else column
 
 
 def _getter(key: str, own: Mapping[str, str]) -> itemgetter[str]:

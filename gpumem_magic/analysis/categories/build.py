@@ -26,11 +26,14 @@ from gpumem_magic.analysis.categories.phases import (
     Phases,
     from_calls,
     from_lines,
-    last_mark,
+    nothing_seen,
+    of_last_mark,
 )
-from gpumem_magic.analysis.categories.sight import addresses, sighted
+from gpumem_magic.analysis.categories.sight import sighted
 from gpumem_magic.analysis.categories.stacks import from_stacks
+from gpumem_magic.analysis.timeline import addresses
 from gpumem_magic.recording.model import Roles
+from gpumem_magic.trace.constant import constant
 from gpumem_magic.trace.times import rising
 
 if TYPE_CHECKING:
@@ -90,7 +93,7 @@ def categorise(
             return None
         phases = _phases(calls, marks, times, text_of)
     roles = roles if roles is not None else _NOT_LOOKED
-    seen = sighted(roles, device.key, addresses(history, timeline), timeline)
+    seen = sighted(roles, device.key, addresses(history.lifetimes, timeline), timeline)
     as_category = np.array([*(SEEN_AS[name] for name in roles.roles), -1], np.int16)
     role = as_category[seen.role]
     what = facts(timeline, phases, _line_runs(marks, times))
@@ -135,8 +138,7 @@ def _phases(
         return from_calls(calls, times)
     if marks is not None:
         return from_lines(marks, times, text_of)
-    unclear, none = np.full(len(times), UNCLEAR, np.int8), np.full(len(times), -1, np.int32)
-    return Phases(unclear, none, np.zeros(len(times), np.int32), ("",), seen=False)
+    return nothing_seen(len(times), UNCLEAR, seen=False)
 
 
 def _line_runs(marks: Marks | None, times: NDArray[np.int64]) -> NDArray[np.int32] | None:
@@ -161,8 +163,7 @@ def _line_runs(marks: Marks | None, times: NDArray[np.int64]) -> NDArray[np.int3
     news = np.ones(len(key) + 1, np.int32)
     news[0] = 0
     news[2:] = (key[1:] != key[:-1]) | (flat[1:] & flat[:-1])
-    run: NDArray[np.int32] = np.cumsum(news, dtype=np.int32)[last_mark(time_us, times)]
-    return run
+    return of_last_mark(np.cumsum(news, dtype=np.int32), time_us, times)
 
 
 def _freed_next(timeline: Timeline, what: Facts) -> NDArray[np.int64]:
@@ -170,17 +171,18 @@ def _freed_next(timeline: Timeline, what: Facts) -> NDArray[np.int64]:
 
     Autograd frees what a node saved once the node has run, so what it allocates before that is that node's.
     """
-    result = np.full(timeline.lifetimes, -1, np.int64)
+    nothing = constant(-1, timeline.lifetimes, np.int64)
     mine = np.flatnonzero((what.born == BACKWARD) & (timeline.start >= 0))
     saved = np.flatnonzero(((what.born == FORWARD) | (what.born == OUTSIDE)) & (what.died == BACKWARD))
     saved = saved[timeline.start[saved] >= 0]
     if not len(mine) or not len(saved):
-        return result
+        return nothing
     saved = saved[np.argsort(timeline.end[saved], kind="stable")]
     following = np.searchsorted(timeline.end[saved], timeline.start[mine], "right")
     there = following < len(saved)
     mine, following = mine[there], saved[following[there]]
     same = what.born_span[mine] == what.died_span[following]
+    result = nothing.copy()
     result[mine[same]] = following[same]
     return result
 

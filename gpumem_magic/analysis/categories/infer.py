@@ -34,6 +34,7 @@ from gpumem_magic.analysis.categories.model import (
     WORKSPACE,
 )
 from gpumem_magic.analysis.categories.phases import BACKWARD, BUILD, FORWARD, LOADER, OUTSIDE, STEP, UNCLEAR, ZERO_GRAD
+from gpumem_magic.trace.constant import constant, is_constant
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -100,6 +101,8 @@ def facts(timeline: Timeline, phases: Phases, line_run: NDArray[np.int32] | None
     first, last = timeline.event[timeline.start[new]], timeline.event[timeline.end[over]]
 
     def column(values: NDArray[np.generic], where: NDArray[np.bool_], events: NDArray[np.int32], fill: int) -> NDArray:  # type: ignore[type-arg]
+        if is_constant(values) and np.all(values[:1] == fill):
+            return constant(fill, count, values.dtype)
         result = np.full(count, fill, values.dtype)
         result[where] = values[events]
         return result

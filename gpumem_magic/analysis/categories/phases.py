@@ -15,6 +15,7 @@ import numpy as np
 
 from gpumem_magic.analysis.lines import attribute
 from gpumem_magic.recording.model import Marks
+from gpumem_magic.trace.constant import constant
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +36,8 @@ __all__ = [
     "Phases",
     "from_calls",
     "from_lines",
+    "nothing_seen",
+    "of_last_mark",
 ]
 
 # `BUILD`: a model is made, or moved to a device.
@@ -78,16 +81,26 @@ class Phases:
     seen: bool
 
 
-def _nothing(count: int, kind: int, *, seen: bool) -> Phases:
-    return Phases(
-        np.full(count, kind, np.int8), np.full(count, -1, np.int32), np.zeros(count, np.int32), ("",), seen=seen
-    )
+def nothing_seen(count: int, kind: int, *, seen: bool) -> Phases:
+    """Return the phases of `count` events that are all in one, in no stretch and no module."""
+    columns = constant(kind, count, np.int8), constant(-1, count, np.int32), constant(0, count, np.int32)
+    return Phases(*columns, ("",), seen=seen)
 
 
-def last_mark(mark_us: NDArray[np.int64], time_us: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return, per event, how many marks are not later than it; both in time order. Searches few marks, not events."""
+def of_last_mark(
+    values: NDArray[np.int32], mark_us: NDArray[np.int64], time_us: NDArray[np.int64]
+) -> NDArray[np.int32]:
+    """Return, per event, what belongs to the last mark that is not later than it.
+
+    Parameters
+    ----------
+    values
+        What belongs to events before the first mark, then to each mark; one more than there are marks.
+    mark_us, time_us
+        Times of marks and of events, both in time order.
+    """
     first = np.searchsorted(time_us, mark_us, "left")
-    return np.cumsum(np.bincount(first, minlength=len(time_us) + 1)[: len(time_us)])
+    return np.repeat(values, np.diff(first, prepend=0, append=len(time_us)))
 
 
 def _joined(
@@ -107,8 +120,7 @@ def _joined(
     if not len(thread):
         return np.full(len(time_us), -1, np.int32)
     if (thread == thread[0]).all():
-        found: NDArray[np.int32] = np.concatenate([np.array([-1], np.int32), value])[last_mark(mark_us, time_us)]
-        return found
+        return of_last_mark(np.concatenate([np.array([-1], np.int32), value]), mark_us, time_us)
     places = tuple(((str(number), 0, ""),) for number in range(count))
     return attribute(Marks(mark_us, thread, value, places, foreign=marks.foreign if foreign else ()), time_us).place
 
@@ -167,7 +179,7 @@ def from_calls(calls: Calls, time_us: NDArray[np.int64]) -> Phases:
             path = stack[depth][1]
         module_of.append(0 if path is None else names.setdefault(path, len(names)))
     if not len(calls.time_us):
-        return _nothing(len(time_us), OUTSIDE, seen=True)
+        return nothing_seen(len(time_us), OUTSIDE, seen=True)
     keys = np.array([*key_of, -1], np.int32)
     span, used = _spans(keys[calls.place], calls.thread)
     kind, number = _phases(calls, span, np.array(kinds, np.int8)[used], time_us)
@@ -201,7 +213,7 @@ def from_lines(
                 break
         kind_of.append(kind)
     if not any(kind_of):
-        return _nothing(len(time_us), OUTSIDE, seen=False)
+        return nothing_seen(len(time_us), OUTSIDE, seen=False)
     kinds = np.array([*kind_of, OUTSIDE], np.int8)
     # Lines of one phase in a row are one stretch: a backward that is spread over lines of a function it calls.
     key = np.where(kinds[marks.place] != OUTSIDE, marks.place, -1).astype(np.int32)

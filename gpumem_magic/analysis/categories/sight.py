@@ -9,11 +9,10 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gpumem_magic.allocator.history import History
     from gpumem_magic.analysis.model import Timeline
     from gpumem_magic.recording.model import Roles
 
-__all__ = ["Sighted", "addresses", "sighted"]
+__all__ = ["Sighted", "sighted"]
 
 
 class Sighted(NamedTuple):
@@ -21,21 +20,6 @@ class Sighted(NamedTuple):
 
     role: NDArray[np.int16]
     name: NDArray[np.int32]
-
-
-def addresses(history: History, timeline: Timeline) -> NDArray[np.uint64]:
-    """Return where each lifetime of a timeline begins; 0 where that is not known."""
-    lives = history.lifetimes
-    counted = (lives.free_event != -2) & ((lives.free_event != lives.alloc_event) | (lives.free_event < 0))
-    address: NDArray[np.uint64] = lives.address[counted]
-    born = lives.alloc_event[counted]
-    if np.any(born[1:] < born[:-1]):
-        address = address[np.argsort(born, kind="stable")]
-    # A timeline may have one more in front, which closes a gap to torch's counter, or lack those from before.
-    missing = timeline.lifetimes - len(address)
-    if missing <= 0:
-        return address[len(address) - timeline.lifetimes :]
-    return np.concatenate([np.zeros(missing, np.uint64), address])
 
 
 def sighted(roles: Roles, key: str, address: NDArray[np.uint64], timeline: Timeline) -> Sighted:
@@ -48,7 +32,7 @@ def sighted(roles: Roles, key: str, address: NDArray[np.uint64], timeline: Timel
     key
         The device, in torch's notation.
     address
-        See `addresses`.
+        See `gpumem_magic.analysis.timeline.addresses`.
     timeline
         The lifetimes.
 

@@ -9,7 +9,7 @@ without any influence on that.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -65,8 +65,8 @@ class Survivors(NamedTuple):
 
 
 def judge(
-    iteration: NDArray[np.int64],
-    ended: NDArray[np.int64],
+    iteration: NDArray[np.int32],
+    ended: NDArray[np.int32],
     size: NDArray[np.int64],
     iterations: int,
 ) -> Survivors:
@@ -107,7 +107,7 @@ def judge(
     return Survivors(Shape.GROWTH, len(which), typical, once if once > typical else 0)
 
 
-def _is_bounded(iteration: NDArray[np.int64], ended: NDArray[np.int64], iterations: int) -> bool:
+def _is_bounded(iteration: NDArray[np.int32], ended: NDArray[np.int32], iterations: int) -> bool:
     """Tell whether as many iterations were kept long before the end as at the end: a window, the best few, a pool.
 
     What grows passes any former level until the end; at two thirds of the way it has two thirds of it.
@@ -124,7 +124,7 @@ def _is_bounded(iteration: NDArray[np.int64], ended: NDArray[np.int64], iteratio
     return bool(level[: int(iterations * _EARLY)].max() >= _LEVEL * level[-1] > 0)
 
 
-def rhythm(iteration: NDArray[np.int64]) -> int | None:
+def rhythm(iteration: NDArray[np.integer[Any]]) -> int | None:
     """Return how many iterations lie between two of these, in order; None when there is no such number."""
     distances, counts = np.unique(np.diff(np.unique(iteration)), return_counts=True)
     if not len(counts):
@@ -134,7 +134,7 @@ def rhythm(iteration: NDArray[np.int64]) -> int | None:
 
 
 def regrown(
-    iteration: NDArray[np.int64], ended: NDArray[np.int64], requested: NDArray[np.int64], iterations: int
+    iteration: NDArray[np.int32], ended: NDArray[np.int32], requested: NDArray[np.int64], iterations: int
 ) -> tuple[int, int, int] | None:
     """Find an allocation that every iteration makes anew and larger, the last of which is alive.
 

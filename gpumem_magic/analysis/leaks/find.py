@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -119,7 +119,7 @@ class _Found(NamedTuple):
     group: Group
     judged: Survivors
     kept: NDArray[np.int64]
-    iteration: NDArray[np.int64]
+    iteration: NDArray[np.integer[Any]]
     left: NDArray[np.int64]
     again: bool = False
 
@@ -128,7 +128,7 @@ class _Turns(NamedTuple):
     """A loop: the line of its function at each place, when each iteration began, and which was a run's last one."""
 
     loop: Loop
-    lines: NDArray[np.int64]
+    lines: NDArray[np.int32]
     starts: NDArray[np.int64]
     last: NDArray[np.bool_]
 
@@ -207,7 +207,7 @@ def _is_told(leak: Leak, device: DeviceAnalysis) -> bool:
 
 def _ranked(loops: Sequence[Loop], placement: Placement, lives: Lives) -> list[_Turns]:
     """Return the loops in which something stayed, inner ones before the loops around them, most bytes first."""
-    scopes: dict[tuple[str, str], NDArray[np.int64]] = {}
+    scopes: dict[tuple[str, str], NDArray[np.int32]] = {}
     stayed = lives.stayed
     place, size = lives.place[stayed], lives.size[stayed]
     ranked = []
@@ -266,7 +266,7 @@ def _in_loop(turns: _Turns, lives: Lives, scene: Scene) -> list[_Found]:
     number_of = lives.iterations(starts)
     iteration = number_of[lives.began[members]]
     ending = lives.ended[members]
-    ended = np.where(ending < 0, -1, np.maximum(number_of[ending], 0))
+    ended = np.where(ending < 0, np.int32(-1), np.maximum(number_of[ending], 0))
     counted = iteration >= 0
     found = []
     for number in np.unique(line[counted & (ended < 0)]).tolist():
@@ -288,7 +288,7 @@ def _in_loop(turns: _Turns, lives: Lives, scene: Scene) -> list[_Found]:
     return found
 
 
-def _again(item: _Found, larger: tuple[int, int, int], iteration: NDArray[np.int64], size: NDArray[np.int64]) -> _Found:
+def _again(item: _Found, larger: tuple[int, int, int], iteration: NDArray[np.int32], size: NDArray[np.int64]) -> _Found:
     """Call a line one that makes the same tensor larger each time: iterations, bytes more each time, last size."""
     sizes = np.zeros(len(item.left), np.int64)
     np.maximum.at(sizes, iteration, size)
@@ -334,7 +334,7 @@ def _leak(kind: LeakKind, where: _Where, found: Sequence[_Found], lives: Lives) 
         bytes_per_iteration=sum(row.bytes_per_iteration for row in rows),
         bytes=sum(row.bytes for row in rows),
         lines=rows,
-        addresses=lives.address[kept],
+        addresses=lives.address[lives.began[kept]],
         every=1 if kind == "regrown" else rhythm(when),
         left=tuple(np.sum([item.left for item in found], axis=0).tolist()),
     )

@@ -21,18 +21,19 @@ __all__ = ["Lives", "lives_of"]
 class Lives(NamedTuple):
     """Columns of what was allocated in the recording, in order: index of its place (-1: unknown), events, sizes.
 
-    `ended` is -1 for what stayed; `time_us` are the times of all events; `number` is each one's among all lifetimes.
+    `ended` is -1 for what stayed; `time_us` and `address` are those of all events; `number` is each one's among all
+    lifetimes.
     """
 
     time_us: NDArray[np.int64]
-    place: NDArray[np.int64]
-    group: NDArray[np.int64]
+    address: NDArray[np.uint64]
+    place: NDArray[np.int32]
+    group: NDArray[np.int32]
     began: NDArray[np.int32]
     ended: NDArray[np.int32]
     size: NDArray[np.int64]
     requested: NDArray[np.int64]
-    address: NDArray[np.uint64]
-    number: NDArray[np.int64]
+    number: NDArray[np.int32]
 
     @property
     def stayed(self) -> NDArray[np.bool_]:
@@ -40,31 +41,31 @@ class Lives(NamedTuple):
         alive: NDArray[np.bool_] = self.ended < 0
         return alive
 
-    def iterations(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the iteration that each event falls into, -1 before the first, given when each one began."""
+    def iterations(self, starts: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return the iteration that each event falls into, -1 before the first, given when each one began, in order."""
         # Starts are few: they are looked up among the events, not each event among them.
         first = np.searchsorted(self.time_us, starts)
-        number: NDArray[np.int64] = np.cumsum(np.bincount(first, minlength=len(self.time_us) + 1))
-        return number - 1
+        count = np.diff(first, prepend=0, append=len(self.time_us))
+        return np.repeat(np.arange(-1, len(starts), dtype=np.int32), count)
 
 
 def lives_of(trace: DeviceTrace, device: DeviceAnalysis, placement: Placement | None) -> Lives:
     """Collect what was allocated in a recording: its events, their analysis, and which line ran at each, or None."""
     timeline = device.timeline
     new = (timeline.start >= 0) & (timeline.blocks > 0)
-    event = timeline.event[timeline.start[new]]
-    end = timeline.end[new]
-    times = rising(trace.events.time_us)
+    old = len(new) - int(np.count_nonzero(new))
+    # Lifetimes are in order of their beginning, so that those from before are the first ones: nothing is copied then.
+    chosen: NDArray[np.bool_] | slice = slice(old, None) if new[old:].all() else new
+    event, end = timeline.event[timeline.start[chosen]], timeline.end[chosen]
     ended = np.where(end >= 0, timeline.event[end], np.int32(-1)) if timeline.changes else end
-    place = np.full(len(event), -1, np.int64) if placement is None else placement.place[event].astype(np.int64)
     return Lives(
-        time_us=times,
-        place=np.maximum(place, -1),
-        group=timeline.group[new].astype(np.int64),
+        time_us=rising(trace.events.time_us),
+        address=trace.events.addr,
+        place=np.full(len(event), -1, np.int32) if placement is None else np.maximum(placement.place[event], -1),
+        group=timeline.group[chosen],
         began=event,
         ended=ended,
-        size=timeline.size[new],
-        requested=timeline.requested[new],
-        address=trace.events.addr[event],
-        number=np.flatnonzero(new),
+        size=timeline.size[chosen],
+        requested=timeline.requested[chosen],
+        number=np.arange(len(new), dtype=np.int32)[chosen],
     )

@@ -51,7 +51,7 @@ class Loop(NamedTuple):
     last: int
     together: int = 1
 
-    def holds(self, line: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def holds(self, line: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Tell which lines belong to header or body."""
         inside: NDArray[np.bool_] = (line >= self.header) & (line <= self.last)
         return inside
@@ -135,15 +135,15 @@ def adds_to_itself(line: str) -> bool:
     return False
 
 
-def lines_in_scope(places: Sequence[tuple[tuple[str, int, str], ...]], file: str, scope: str) -> NDArray[np.int64]:
+def lines_in_scope(places: Sequence[tuple[tuple[str, int, str], ...]], file: str, scope: str) -> NDArray[np.int32]:
     """Return, per place, the line of the innermost frame of one function; 0 where it was not running."""
-    lines = np.zeros(len(places) + 1, np.int64)  # one more: place -1 is nowhere
+    lines = np.zeros(len(places) + 1, np.int32)  # one more: place -1 is nowhere
     for index, place in enumerate(places):
         lines[index] = next((line for name, line, function in place if name == file and function == scope), 0)
     return lines
 
 
-def iteration_starts(marks: Marks, loop: Loop, lines: NDArray[np.int64]) -> NDArray[np.int64]:
+def iteration_starts(marks: Marks, loop: Loop, lines: NDArray[np.int32]) -> NDArray[np.int64]:
     """Return when each iteration began, Unix microseconds, in order.
 
     Parameters
@@ -156,7 +156,7 @@ def iteration_starts(marks: Marks, loop: Loop, lines: NDArray[np.int64]) -> NDAr
         What `lines_in_scope` returns for it.
     """
     now, time_us = _of_one_thread(marks, lines)
-    before = np.concatenate([[0], now[:-1]])
+    before = np.concatenate([np.zeros(1, np.int32), now])[:-1]
     in_body = (now >= loop.first) & (now <= loop.last)
     after_header = (before >= loop.header) & (before < loop.first)
     from_header = in_body & after_header
@@ -179,7 +179,7 @@ def iteration_starts(marks: Marks, loop: Loop, lines: NDArray[np.int64]) -> NDAr
     return starts
 
 
-def _of_one_thread(marks: Marks, lines: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _of_one_thread(marks: Marks, lines: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Return a function's lines and their times on the thread that ran most of it."""
     now = lines[marks.place]
     if len(now) and marks.thread.min() == marks.thread.max():  # sorting 300,000 threads tells no more
@@ -189,7 +189,7 @@ def _of_one_thread(marks: Marks, lines: NDArray[np.int64]) -> tuple[NDArray[np.i
     return now[own], marks.time_us[own]
 
 
-def ends_a_run(marks: Marks, loop: Loop, lines: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.bool_]:
+def ends_a_run(marks: Marks, loop: Loop, lines: NDArray[np.int32], starts: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Tell which iterations were the last before the loop was left: what these keep grows with its runs, not with it.
 
     Parameters

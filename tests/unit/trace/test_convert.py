@@ -7,6 +7,7 @@ import pytest
 
 from gpumem_magic._errors import SnapshotError
 from gpumem_magic.allocator.replay import history
+from gpumem_magic.trace.constant import is_constant
 from gpumem_magic.trace.convert import from_snapshot
 from gpumem_magic.trace.model import Action, Block, BlockState, Frame, Region
 from gpumem_magic.trace.times import rising
@@ -93,6 +94,45 @@ def test_stacks_are_interned_by_content():
     assert trace.stacks.resolve(1) == (Frame("a.py", 3, "f"), Frame("b.py", 0, "g"))
     assert trace.stacks.resolve(2) == (Frame("a.py", 3, "f"),)
     assert trace.stacks.resolve(0) == ()
+
+
+def test_stacks_that_repeat_keep_their_numbers():
+    forward, backward = ({"filename": "a.py", "line": line, "name": "f"} for line in (1, 2))
+    below = {"filename": "b.py", "line": 3, "name": "g"}
+    kinds = [[forward, below], [backward, below], [backward], [], [forward, below, below]]
+    order = [0, 1, 3, 0, 1, 2, 0, 4, 1, 1, 3, 0, 1, 2, 2, 0, 4] * 40  # more than one chunk
+    entries = [entry("alloc", 512 * at, 512, frames=list(kinds[kind])) for at, kind in enumerate(order)]
+    trace = from_snapshot({"segments": [], "device_traces": [entries]})
+    found = [trace.stacks.resolve(number) for number in trace.devices[0].events.stack.tolist()]
+    assert found == [tuple(Frame(f["filename"], f["line"], f["name"]) for f in kinds[kind]) for kind in order]
+    assert len(trace.stacks.stacks) == len(kinds)
+
+
+def test_frames_that_hold_more_than_plain_values_are_told_apart_by_identity():
+    # Two structures that are equal and whose comparison would take for ever.
+    first: list[object] = []
+    second: list[object] = []
+    for _ in range(60):
+        first, second = [first, first], [second, second]
+    frames = [[{"filename": "a.py", "line": 1, "name": "f", "x": deep}] for deep in (first, second)]
+    entries = [entry("alloc", 512 * at, 512, frames=frames[at % 2]) for at in range(8)]
+    trace = from_snapshot({"segments": [], "device_traces": [entries]})
+    assert trace.devices[0].events.stack.tolist() == [1] * 8
+    assert trace.stacks.frames == (Frame("a.py", 1, "f"),)
+
+
+def test_columns_of_one_value_take_no_memory():
+    entries = [entry("alloc", 512 * at, 512) for at in range(1000)]
+    events = from_snapshot({"segments": [], "device_traces": [entries]}).devices[0].events
+    for column, value in ((events.stream, 0), (events.stack, 0), (events.pool, -1)):
+        assert is_constant(column)
+        assert column.tolist() == [value] * 1000
+    entries[700] |= {"stream": 7, "pool_id": (0, 2), "frames": [{"filename": "a.py", "line": 1, "name": "f"}]}
+    entries[512] |= {"pool_id": (0, 0)}
+    events = from_snapshot({"segments": [], "device_traces": [entries]}).devices[0].events
+    assert np.flatnonzero(events.stream).tolist() == [700]
+    assert np.flatnonzero(events.stack).tolist() == [700]
+    assert events.pool[[0, 512, 700]].tolist() == [-1, 0, 1]
 
 
 def test_blocks_of_old_versions_follow_each_other():
