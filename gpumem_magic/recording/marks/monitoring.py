@@ -141,6 +141,7 @@ class MonitoringMarks(QuietEvents):
         except Exception as error:  # noqa: BLE001 - becomes a note
             self._fail(error)
         self._codes.clear()
+        self._heard.clear()
         self._muted.clear()
         self._raced.clear()
         self._threads.clear()

@@ -144,6 +144,7 @@ class QuietEvents(Events):
                 return monitoring.DISABLE
             if hot is not None and (hot.hears_nothing_of(info.key) or not self._is_news(frame)):
                 info.deaf = True
+                self._heard.pop(id(code), None)
                 return monitoring.DISABLE
             if resumes:
                 self._resume(info, offset, frame)

@@ -18,18 +18,26 @@ __all__ = ["STALE", "Caller", "NotebookCode", "Stacks", "ThreadStack", "monitori
 
 monitoring: Any = getattr(sys, "monitoring", None)
 STALE = -1  # `ThreadStack.frame` of a stack that must be read again
-_PARENT = -1  # key of the calling spot among a function's lines
+# Instead of a base: there is no room for a function's own lines, and they count as the spot that this is added to.
+_NO_ROOM = -(1 << 62)
+_LEAST_BASE = _NO_ROOM // 2
 
 
 class NotebookCode:
-    """A code object of the notebook, and the spots of its lines by calling spot."""
+    """A code object of the notebook.
+
+    Attributes
+    ----------
+    callers
+        By calling spot, what makes one of its lines a spot when added to it.
+    """
 
     __slots__ = ("callers", "code", "deaf", "key", "muted")
 
     def __init__(self, code: CodeType) -> None:
         self.code = code
         self.key = (code.co_filename, code.co_name)
-        self.callers: dict[int, dict[int, int]] = {}
+        self.callers: dict[int, int] = {}
         self.muted = False  # some location answered DISABLE
         self.deaf = False  # PY_START or PY_RESUME answered DISABLE, for good
 
@@ -47,7 +55,7 @@ class NotebookCode:
 
 
 # What a thread's stack holds for each caller: the five attributes of `ThreadStack` as they were there.
-Caller = tuple["CodeType | None", dict[int, int], int, int, "Caller | None"]
+Caller = tuple["CodeType | None", int, int, int, "Caller | None"]
 
 
 class ThreadStack(ThreadLog):
@@ -58,8 +66,8 @@ class ThreadStack(ThreadLog):
     code
         The innermost function's, which events are compared with; None where the frame itself must be looked at
         (`frame`), and at the bottom, which stands for "no notebook code".
-    lines
-        The spots of its lines for this caller.
+    base
+        What makes a line of it a spot, for this caller, when added to it.
     spot
         Where it is now.
     frame
@@ -68,28 +76,31 @@ class ThreadStack(ThreadLog):
         The callers, innermost first, as linked tuples: an object for each would take four times as long to make.
     """
 
-    __slots__ = ("below", "code", "frame", "lines", "spot")
+    __slots__ = ("base", "below", "code", "frame", "spot")
 
     def __init__(self, ident: int) -> None:
         super().__init__(ident)
         self.code: CodeType | None
-        self.lines: dict[int, int]
+        self.base: int
         self.below: Caller | None
         self.stay(NOWHERE, 0)
 
     def stay(self, spot: int, frame: int = STALE) -> None:
         """Be at `spot`, called by nothing."""
-        self.code, self.lines, self.spot, self.frame, self.below = None, {}, spot, frame, None
+        self.code, self.base, self.spot, self.frame, self.below = None, _NO_ROOM + spot, spot, frame, None
 
-    def enter(self, code: CodeType | None, lines: dict[int, int], spot: int, frame: int) -> None:
-        """Go into a function."""
-        self.below = (self.code, self.lines, self.spot, self.frame, self.below)
-        self.code, self.lines, self.spot, self.frame = code, lines, spot, frame
+    def enter(self, info: NotebookCode, base: int, spot: int, frame: int) -> None:
+        """Go into a function, whose frame is `frame`, and be at `spot`."""
+        self.below = (self.code, self.base, self.spot, self.frame, self.below)
+        if info.deaf or base < _LEAST_BASE:
+            self.code, self.base, self.spot, self.frame = None, base, spot, frame
+        else:
+            self.code, self.base, self.spot, self.frame = info.code, base, spot, 0
 
     def leave(self) -> None:
         """Go back to the caller, if there is one."""
         if self.below is not None:
-            self.code, self.lines, self.spot, self.frame, self.below = self.below
+            self.code, self.base, self.spot, self.frame, self.below = self.below
 
 
 class Stacks:
@@ -101,6 +112,7 @@ class Stacks:
         self._local = 0
         self._files: dict[str, bool] = {}
         self._codes: dict[int, NotebookCode] = {}
+        self._heard: dict[int, dict[int, int]] = {}  # `callers` of those that are not deaf, by identity too
         self._recursive: set[tuple[str, str]] = set()
         self._threads: dict[int, ThreadStack] = {}
         self._spots = Spots()
@@ -124,6 +136,7 @@ class Stacks:
         info = self._codes.get(id(code))
         if info is None and self._tool is not None and self._is_mine(code):
             info = self._codes.setdefault(id(code), NotebookCode(code))
+            self._heard[id(code)] = info.callers
             monitoring.set_local_events(self._tool, code, self._local)
         return info
 
@@ -131,26 +144,29 @@ class Stacks:
         thread = self._threads.get(ident)
         return thread if thread is not None else self._threads.setdefault(ident, ThreadStack(ident))
 
-    def _lines(self, info: NotebookCode, caller: int) -> dict[int, int]:
-        """Return the spots of a function's lines when called from `caller`; a recursive call joins the outermost."""
-        lines = info.callers.get(caller)
-        if lines is not None:
-            return lines
+    def _base(self, info: NotebookCode, caller: int) -> int:
+        """Return `ThreadStack.base` of a function when called from `caller`; a recursive call joins the outermost."""
+        base = info.callers.get(caller)
+        if base is not None:
+            return base
         parent = caller
         for spot in self._spots.path(caller):
             if (spot.file, spot.name) == info.key:
                 self._recursive.add(info.key)
                 parent = spot.parent
                 break
-        lines = info.callers.setdefault(parent, {_PARENT: parent})
-        info.callers[caller] = lines
-        return lines
+        base = info.callers.get(parent)
+        if base is None:
+            base = self._spots.base(parent, info.key, info.code.co_firstlineno)
+            if base is None:
+                return _NO_ROOM + parent
+            info.callers[parent] = base
+        info.callers[caller] = base
+        return base
 
-    def _spot(self, info: NotebookCode, lines: dict[int, int], line: int) -> int:
-        spot = lines.get(line)
-        if spot is None:
-            spot = lines[line] = self._spots.add(lines[_PARENT], *info.key, line, line)
-        return spot
+    @staticmethod
+    def _spot(base: int, line: int) -> int:
+        return base + line if base >= _LEAST_BASE else base - _NO_ROOM
 
     def _read_stack(self, thread: ThreadStack, frame: FrameType | None) -> None:
         """Make the thread's stack what the real frames say, innermost `frame`."""
@@ -162,8 +178,8 @@ class Stacks:
             frame = frame.f_back
         thread.stay(NOWHERE, 0)
         for info, line, ident in reversed(chain):
-            lines = self._lines(info, thread.spot)
-            thread.enter(None if info.deaf else info.code, lines, self._spot(info, lines, line), ident)
+            base = self._base(info, thread.spot)
+            thread.enter(info, base, self._spot(base, line), ident)
         if self._raced:
             raced, self._raced = self._raced, []
             self._unmute(raced)

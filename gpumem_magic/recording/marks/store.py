@@ -21,9 +21,12 @@ __all__ = ["BLOCK", "MAX_MARKS", "NOWHERE", "UNKNOWN", "Spot", "Spots", "ThreadL
 
 # 48 MB. A launch-bound training step of 18 ms writes about 10 marks; this is hours of it.
 MAX_MARKS = 4_000_000
-# Distinct line stacks; beyond, a stack is represented by its outer part. Recursion is folded, so that real programs
-# stay in the hundreds.
-MAX_SPOTS = 65_536
+# Functions by what calls them; beyond, a stack is represented by its outer part. Recursion is folded, so that real
+# programs stay in the hundreds.
+MAX_BLOCKS = 65_535
+_LINES = 65_536  # numbers in the block of a function
+_MARGIN = 1_024  # lines before a function's first that still have a number
+_DENSE = 1 << 22  # a table of this many numbers is read at once
 # Marks are written into blocks of this many; the pace is checked once a block.
 BLOCK = 256
 
@@ -56,34 +59,57 @@ class Spot:
 
 
 class Spots:
-    """All line stacks of a recording, as a tree of `Spot`: a stack is a spot and its parents."""
+    """All line stacks of a recording, as a tree of `Spot`: a stack is a spot and its parents.
+
+    All lines of one function with one caller are a block of numbers, one after the other, so that a line's number is
+    the block's base plus the line: nothing is to be looked up, and a line that runs for the first time is no slower.
+    """
 
     def __init__(self) -> None:
-        self._spots = [Spot(number, NOWHERE, ("", ""), (0, 0)) for number in (NOWHERE, UNKNOWN)]
-        self._index: dict[tuple[int, str, str, int, int], int] = {}
+        # What calls it, the function, what to take off for the line, and the last line of what is a range of lines.
+        self._blocks: list[tuple[int, tuple[str, str], int, int]] = [(NOWHERE, ("", ""), 0, 0)]
+        self._ranges: dict[tuple[int, str, str, int, int], int] = {}
 
     def __len__(self) -> int:
-        return len(self._spots)
+        return len(self._blocks)
+
+    def base(self, parent: int, function: tuple[str, str], first: int) -> int | None:
+        """Return what makes a line of `function` a spot below `parent` when added to it; None when there is no room.
+
+        Parameters
+        ----------
+        parent
+            Number of the calling spot.
+        function
+            ``co_filename`` and ``co_name``.
+        first
+            Its first line.
+        """
+        if len(self._blocks) >= MAX_BLOCKS:
+            return None
+        less = 0 if first < _LINES // 2 else first - _MARGIN
+        self._blocks.append((parent, function, less, 0))
+        return (len(self._blocks) - 1) * _LINES - less
 
     def add(self, parent: int, file: str, name: str, first: int, last: int) -> int:
-        """Return the number of a spot below `parent`; `parent` itself when there is no room for more."""
+        """Return the number of a range of lines below `parent`; `parent` itself when there is no room for more."""
         key = (parent, file, name, first, last)
-        number = self._index.get(key)
+        number = self._ranges.get(key)
         if number is None:
-            number = len(self._spots)
-            if number >= MAX_SPOTS:
+            if len(self._blocks) >= MAX_BLOCKS:
                 return parent
-            self._spots.append(Spot(number, parent, (file, name), (first, last)))
-            self._index[key] = number
+            self._blocks.append((parent, (file, name), first, last))
+            number = self._ranges[key] = (len(self._blocks) - 1) * _LINES
         return number
 
     def path(self, number: int) -> list[Spot]:
         """Return a stack, outermost first; empty for `NOWHERE` and `UNKNOWN`."""
         spots: list[Spot] = []
         while number > UNKNOWN:
-            spot = self._spots[number]
-            spots.append(spot)
-            number = spot.parent
+            parent, function, less, last = self._blocks[number // _LINES]
+            line = number % _LINES + less
+            spots.append(Spot(number, parent, function, (line, last or line)))
+            number = parent
         spots.reverse()
         return spots
 
@@ -121,7 +147,7 @@ class ThreadLog:
         self.count = 0
         self.dropped = 0
         self._old_times = array("q")
-        self._old_spots = array("i")
+        self._old_spots = array("I")
 
     @property
     def newest(self) -> int:
@@ -132,9 +158,12 @@ class ThreadLog:
 
     def flush(self, limit: int) -> None:
         """Move the block to the older marks, of which the newest `limit` are kept."""
-        self._old_times.fromlist(self.times[: self.count])
-        # A fifth of the time that fromlist takes; for times it is no gain.
-        self._old_spots.frombytes(struct.pack(f"{self.count}i", *self.spots[: self.count]))
+        times = array("q", self.times[: self.count])
+        # A fifth of the time that a list takes; for times it is no gain.
+        spots = array("I", struct.pack(f"{self.count}I", *self.spots[: self.count]))
+        # No calls in between, so that an interrupt leaves both alike.
+        self._old_times += times
+        self._old_spots += spots
         self.count = 0
         if len(self._old_times) > limit:
             # Half at a time, so that moving the rest is paid once per limit/2 marks.
@@ -143,10 +172,26 @@ class ThreadLog:
             del self._old_spots[:surplus]
             self.dropped += surplus
 
-    def columns(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    def columns(self) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
         """Return all kept marks: Unix nanoseconds and spot numbers."""
         times = self._old_times + array("q", self.times[: self.count])
-        return np.array(times, np.int64), np.array(self._old_spots + array("i", self.spots[: self.count]), np.int32)
+        return np.array(times, np.int64), np.array(self._old_spots + array("I", self.spots[: self.count]), np.uint32)
+
+
+def _distinct(number: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:
+    """Return the distinct numbers, and the index of each one among them."""
+    if not len(number):
+        return number, np.zeros(0, np.intp)
+    # A table needs no sorting. Few lines of each block are in use: the others get no room in it.
+    line = number % _LINES
+    width = int(line.max()) + 1
+    key = (number // _LINES).astype(np.int64) * width + line
+    if key.max() >= _DENSE:
+        return np.unique(number, return_inverse=True)
+    seen = np.flatnonzero(np.bincount(key))
+    index = np.zeros(seen[-1] + 1, np.intp)
+    index[seen] = np.arange(len(seen))
+    return (seen // width * _LINES + seen % width).astype(np.uint32), index[key]
 
 
 def build_marks(logs: Iterable[ThreadLog], spots: Paths, *, has_functions: bool) -> Marks:
@@ -164,20 +209,20 @@ def build_marks(logs: Iterable[ThreadLog], spots: Paths, *, has_functions: bool)
     logs = list(logs)
     columns = [log.columns() for log in logs]
     time_ns = np.concatenate([times for times, _ in columns]) if columns else np.zeros(0, np.int64)
-    number = np.concatenate([numbers for _, numbers in columns]) if columns else np.zeros(0, np.int32)
+    number = np.concatenate([numbers for _, numbers in columns]) if columns else np.zeros(0, np.uint32)
     thread = np.repeat(np.array([log.ident for log in logs], np.int64), [len(times) for times, _ in columns])
     # One thread's marks are in order already.
     in_order = not np.any(time_ns[1:] < time_ns[:-1])
     order: NDArray[np.intp] | slice = slice(None) if in_order else np.argsort(time_ns, kind="stable")
-    # Place and last lines of each entry, by first use. Numbers are small: a table needs no sorting.
+    # Place and last lines of each entry, by first use.
     found: dict[tuple[tuple[tuple[str, int, str], ...], tuple[int, ...]], int] = {}
-    seen = np.bincount(number)
-    place_of = np.full(len(seen), -1, np.int32)
-    for spot_number in np.flatnonzero(seen).tolist():
+    distinct, number = _distinct(number)
+    place_of = np.full(len(distinct), -1, np.int32)
+    for index, spot_number in enumerate(distinct.tolist()):
         if spot_number != NOWHERE:
             path = spots.path(spot_number)[::-1]
             stack = tuple((spot.file, spot.first, function_name(spot.name)) for spot in path)
-            place_of[spot_number] = found.setdefault((stack, tuple(spot.last for spot in path)), len(found))
+            place_of[index] = found.setdefault((stack, tuple(spot.last for spot in path)), len(found))
     return Marks(
         time_us=time_ns[order] // 1000,
         thread=thread[order],

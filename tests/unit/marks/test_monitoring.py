@@ -12,7 +12,7 @@ import pytest
 from marked_cells import HAS_FUNCTIONS, Enough, Joined, is_cell  # type: ignore[import-not-found]
 from random_programs import program  # type: ignore[import-not-found]
 
-from gpumem_magic.recording.marks import start
+from gpumem_magic.recording.marks import start, store
 
 if TYPE_CHECKING:
     from types import CodeType
@@ -259,6 +259,23 @@ def test_overflow_keeps_the_newest_and_says_so(notebook: Notebook) -> None:
     joined = Joined(columns, notebook.truth, 0, ())
     assert joined.innermost() == [None, 4]
     assert joined.reason(0) == "line unknown: its line marks were dropped, the newest ones are kept"
+
+
+def test_lines_far_down_a_file_are_told(notebook: Notebook) -> None:
+    notebook.run("\n" * 70_000 + "def f():\n    x = alloc()\n    return x\n")
+    notebook.run("\n" * 32_766 + "def g():\n    x = f()\n    return alloc()")
+    joined = notebook.measured("g()")
+    assert joined.inexact() == []
+    assert joined.innermost() == [70_002, 32_769]
+
+
+def test_without_room_for_more_functions_the_caller_counts(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MAX_BLOCKS", 3)
+    notebook.run("def f():\n    alloc()\n    g()\n    alloc()\ndef g():\n    alloc()\n    return alloc()")
+    joined = notebook.measured("f()\nalloc()")
+    # One block is "nowhere"; those of the first statement and of f are the last that there is room for.
+    assert joined.innermost() == [2, 3, 3, 4, None]
+    assert [joined.given(index)[0][1] for index in range(4)] == [1, 1, 1, 1]
 
 
 def test_stop_twice_gives_the_same(notebook: Notebook) -> None:
