@@ -8,4 +8,6 @@ export interface Page {
   perform(action: Action): void;
   /** A picture has the focus, so that single letters are its keys. */
   hasFocus(): boolean;
+  /** Give the focus to a picture. */
+  focus(): void;
 }

@@ -105,6 +105,34 @@ describe('a complete document', () => {
     input.value = '/(/';
     press(input, 'Enter');
     expect(one('.search output').className).toBe('error');
+    input.value = 'forward|модель';
+    press(input, 'Enter');
+    expect(one('.search output').textContent).toBe('no such text; try /forward|модель/');
+    input.value = '/forward|модель/';
+    press(input, 'Enter');
+    expect(one('.search output').textContent).toMatch(/^1 of \d+, /);
+  });
+
+  test('who works by keys stays where the keys were', () => {
+    const overlay = one('.overlay');
+    overlay.focus();
+    press(overlay, 'p');
+    const tree = all('.tabs button').find(tab => tab.textContent === 'tree') as HTMLElement;
+    tree.focus();
+    tree.click();
+    const { activeElement } = root();
+    expect(activeElement?.textContent).toBe('tree');
+    expect(activeElement).not.toBe(tree);
+    const bar = all('.icicle button')[1] as HTMLElement;
+    bar.focus();
+    bar.click();
+    expect(root().activeElement?.textContent).toBe(bar.textContent);
+    overlay.focus();
+    press(overlay, 'r');
+    const button = all('.panel button').find(each => each.textContent === 'Clear (Esc)') as HTMLElement;
+    button.focus();
+    button.click();
+    expect(root().activeElement).toBe(overlay);
   });
 
   test('letters typed into the search are no commands', () => {

@@ -19,7 +19,7 @@ import { SEGMENTS_STYLE } from './segments/style';
 import { SegmentsTab } from './segments/tab';
 import { Session } from './session';
 import { type DetailChannel, DetailLoader } from './ui/detail';
-import { h, replace } from './ui/dom';
+import { FOCUS_LOST, h, replace } from './ui/dom';
 import { Exports } from './ui/exports';
 import { deviceTabs, HeaderView, missingList } from './ui/header';
 import { helpSheet } from './ui/help';
@@ -73,6 +73,7 @@ export class View {
       this.#ends.push(() => observer.disconnect());
     }
     this.#root.addEventListener('keydown', event => this.#key(event));
+    this.#root.addEventListener(FOCUS_LOST, () => this.#parts?.focus());
     // Paper is white.
     const paper = (on: boolean) => (): void => {
       this.#printing = on;
@@ -255,6 +256,10 @@ class Parts implements Page {
 
   hasFocus(): boolean {
     return this.picture.hasFocus();
+  }
+
+  focus(): void {
+    this.picture.focus();
   }
 
   setTheme(dark: boolean): void {

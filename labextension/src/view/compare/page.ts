@@ -61,6 +61,10 @@ export class ComparePage implements Page {
     return this.#halves.some(({ picture }) => picture.hasFocus());
   }
 
+  focus(): void {
+    this.#halves[0]?.picture.focus();
+  }
+
   setTheme(dark: boolean): void {
     const colours = coloursOf(this.#root, dark);
     for (const { picture } of this.#halves) picture.setColours(colours);
@@ -249,8 +253,6 @@ export class ComparePage implements Page {
       )
     );
     const entries = [...seen.values(), ...(more ? [{ label: 'others', detail: null, colour: colours.other }] : [])];
-    const active = (this.#root.getRootNode() as ShadowRoot | Document).activeElement;
-    const had = [...this.#legend.querySelectorAll('button')].indexOf(active as HTMLButtonElement);
     replace(
       this.#legend,
       ...entries.map(({ label, detail, colour }) => {
@@ -261,7 +263,6 @@ export class ComparePage implements Page {
       h('li', { class: 'sep', 'aria-hidden': 'true' }),
       ...this.#lines(colours)
     );
-    this.#legend.querySelectorAll('button')[had]?.focus();
   }
 
   /** Each line hides and comes back in both pictures. */

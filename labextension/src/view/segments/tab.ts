@@ -312,9 +312,7 @@ export class SegmentsTab implements ExtraTab {
         },
         { 'aria-label': label, title: label, disabled: ZOOMS[at + by] === undefined }
       );
-    const had = this.#zoom.contains(document.activeElement);
     replace(this.#zoom, step(-1, '−', 'Smaller map'), step(1, '+', 'Larger map'));
-    if (had) this.#zoom.querySelector<HTMLElement>('button:not([disabled])')?.focus();
   }
 
   #showNumbers(moment: SegmentMoment): void {

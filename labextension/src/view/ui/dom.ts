@@ -21,9 +21,58 @@ export function append(element: Element, children: readonly Child[]): void {
   for (const child of children) if (child !== null && child !== undefined && child !== false) element.append(child);
 }
 
+/** Bubbles from where the focus was and nothing of its name is left, for whoever knows a better place than the page. */
+export const FOCUS_LOST = 'gpumem-focus-lost';
+
+/**
+ * Put children in the place of those that are there. The focus stays on what has the same name: who works by keys must
+ * not be thrown to the top of the page by what the key just did.
+ */
 export function replace(element: Element, ...children: Child[]): void {
+  const { activeElement } = element.getRootNode() as Document | ShadowRoot;
+  const focused = activeElement instanceof HTMLElement && activeElement !== element && element.contains(activeElement);
+  const places = focused ? placesOf(element, activeElement) : null;
   element.replaceChildren();
   append(element, children);
+  if (!focused || places === null) return;
+  const kept = activeElement.isConnected ? activeElement : sameAs(element, activeElement, places);
+  if (kept === undefined) element.dispatchEvent(new CustomEvent(FOCUS_LOST, { bubbles: true }));
+  else kept.focus({ preventScroll: true });
+}
+
+const nameOf = (element: Element): string =>
+  (element.getAttribute('data-name') ?? element.getAttribute('aria-label') ?? element.textContent ?? '').replace(
+    /^[▸▾] /,
+    ''
+  );
+
+const likeIt = (one: HTMLElement): ((peer: HTMLElement) => boolean) => {
+  const role = one.getAttribute('role');
+  return peer => peer.getAttribute('role') === role;
+};
+
+interface Places {
+  /** Among all of its kind, and among those of its name ("copy"). */
+  ofKind: number;
+  ofName: number;
+}
+
+function placesOf(element: Element, one: HTMLElement): Places {
+  const kind = [...element.querySelectorAll<HTMLElement>(one.tagName)].filter(likeIt(one));
+  const named = kind.filter(peer => nameOf(peer) === nameOf(one));
+  return { ofKind: kind.indexOf(one), ofName: named.indexOf(one) };
+}
+
+/** What has its name, or is for the same (numbers change: "Here (1.20 s)"); of rows, and beside what is now off, a peer. */
+function sameAs(element: Element, gone: HTMLElement, places: Places): HTMLElement | undefined {
+  const kind = [...element.querySelectorAll<HTMLElement>(gone.tagName)].filter(likeIt(gone));
+  const on = kind.filter(peer => !peer.hasAttribute('disabled'));
+  const named = on.filter(peer => nameOf(peer) === nameOf(gone));
+  const found =
+    named[Math.min(places.ofName, named.length - 1)] ?? on.find(peer => gone.title !== '' && peer.title === gone.title);
+  if (found !== undefined) return found;
+  const isOff = kind.some(peer => peer.hasAttribute('disabled') && nameOf(peer) === nameOf(gone));
+  return isOff || gone.tagName === 'TR' ? on[Math.min(places.ofKind, on.length - 1)] : undefined;
 }
 
 /** Text of unknown script and direction, kept from turning its surroundings around. */

@@ -79,6 +79,7 @@ export class Legend {
     const hint = above && shown ? ' Above the picture: click to scale up to it.' : ' Click: hide or show.';
     const element = button('', () => session.toggleLine(line.name, above), {
       'aria-pressed': String(shown),
+      'data-name': line.name,
       title: `${LINE_HELP[line.name]}.${hint}`
     });
     element.append(stroke(line.name, colours), h('span', { class: 'text' }, label));

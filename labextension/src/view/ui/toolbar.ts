@@ -18,6 +18,8 @@ export interface ToolbarActions {
 
 /** A pause this long in typing starts the search: each one looks at every allocation. */
 const TYPING_MS = 150;
+/** Signs that hardly ever stand in a path or a line that one looks for as text. */
+const LIKE_A_REGEX = /^(?!\/).*(?:[|^$]|\.[*+])/;
 
 export class Toolbar {
   readonly element = h('div', { class: 'toolbar', role: 'toolbar', 'aria-label': 'Picture' });
@@ -25,7 +27,7 @@ export class Toolbar {
   readonly #actions: ToolbarActions;
   readonly #input = h('input', {
     type: 'search',
-    placeholder: 'search',
+    placeholder: 'text or /regex/',
     'aria-label': 'Search; /…/ is a regular expression',
     title: 'Text, or a regular expression between slashes. Enter: next, Shift+Enter: previous.',
     dir: 'auto'
@@ -136,13 +138,14 @@ export class Toolbar {
   /** The result of a search beside its field. */
   showMatches(): void {
     const { matches, matchAt } = this.#session;
+    this.#found.title = '';
     this.#found.className = matches?.problem != null ? 'error' : '';
     if (matches === null) {
       this.#found.textContent = '';
     } else if (matches.problem !== null) {
       this.#found.textContent = matches.problem;
     } else if (matches.count === 0) {
-      this.#found.textContent = 'no match';
+      this.#found.textContent = LIKE_A_REGEX.test(matches.query) ? `no such text; try /${matches.query}/` : 'no match';
     } else {
       const place = matchAt < 0 ? '' : `${formatCount(matchAt + 1)} of `;
       this.#found.textContent = `${place}${formatCount(matches.count)}, ${formatBytes(matches.peak)} at most`;
