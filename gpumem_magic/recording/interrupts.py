@@ -13,6 +13,7 @@ from gpumem_magic.recording.ticker import call_every
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
 
 __all__ = ["interrupt_deferred", "press_again"]
 
@@ -55,18 +56,19 @@ def _press() -> None:
 
 @contextmanager
 def interrupt_deferred() -> Iterator[None]:
-    """Hold an interrupt back until the block has ended, then raise ``KeyboardInterrupt``.
+    """Hold an interrupt back until the block has ended, then let it be what it would have been.
 
-    People press the stop button twice; the second press must not leave a profiler running or a function wrapped. Does
-    nothing outside the main thread, where Python raises no interrupts.
+    That is a ``KeyboardInterrupt``, or what a handler of the user's own does, or, within another such block, nothing
+    until that one has ended. People press the stop button twice; the second press must not leave a profiler running or
+    a function wrapped. Does nothing outside the main thread, where Python raises no interrupts.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    pressed: list[int] = []
+    pressed: list[FrameType | None] = []
 
-    def remember(number: int, _frame: Any) -> None:
-        pressed.append(number)
+    def remember(_number: int, frame: FrameType | None) -> None:
+        pressed[:] = [frame]
 
     handler = signal.signal(signal.SIGINT, remember)
     try:
@@ -74,5 +76,6 @@ def interrupt_deferred() -> Iterator[None]:
     finally:
         # None: a handler that C code had installed, which Python cannot put back.
         signal.signal(signal.SIGINT, signal.default_int_handler if handler is None else handler)
-    if pressed:
-        raise KeyboardInterrupt
+    if pressed and handler is not signal.SIG_IGN:
+        own: Any = handler if callable(handler) else signal.default_int_handler
+        own(signal.SIGINT, pressed.pop())

@@ -2,6 +2,8 @@
 
 Starting a thread makes the caller wait until it runs: 0.2 to 10 ms on a busy machine, for each measured cell. This one
 is started when it is needed, and ends when nothing was recorded for a while (Python warns about forks beside threads).
+Nor is it woken for what is not due before it looks by itself: it would run, with the interpreter's lock, just when the
+cell begins.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ __all__ = ["Tick", "call_every", "shut_down"]
 # A tick may be in the middle of something slow (a front end that does not read); the cell's end waits no longer.
 _CANCEL_SECONDS = 2.0
 _IDLE_SECONDS = 5.0
+_LOOK_SECONDS = 0.25  # with nothing to do
 
 
 class Tick:
@@ -44,6 +47,7 @@ class _Ticker:
         self.changed = threading.Condition()
         self.ticks: list[Tick] = []
         self.thread: threading.Thread | None = None
+        self.looks = 0.0  # when the thread looks next, if it is not woken
 
     def add(self, tick: Tick) -> None:
         with self.changed:
@@ -51,7 +55,7 @@ class _Ticker:
             if self.thread is None:
                 self.thread = threading.Thread(target=self._run, name="gpumem-ticker", daemon=True)
                 self.thread.start()
-            else:
+            elif tick.due < self.looks:
                 self.changed.notify()
 
     def end(self) -> None:
@@ -65,17 +69,21 @@ class _Ticker:
     def _next(self) -> Tick | None:
         """Wait for a tick that is due; None when the thread shall end."""
         with self.changed:
+            ends = time.monotonic() + _IDLE_SECONDS
             while self.thread is threading.current_thread():
                 self.ticks = [tick for tick in self.ticks if not tick.cancelled]
-                if not self.ticks:
-                    if not self.changed.wait(_IDLE_SECONDS) and not self.ticks:
-                        self.thread = None
-                    continue
-                first = min(self.ticks, key=lambda tick: tick.due)
-                left = first.due - time.monotonic()
-                if left <= 0:
-                    return first
-                self.changed.wait(left)
+                now = time.monotonic()
+                if self.ticks:
+                    first = min(self.ticks, key=lambda tick: tick.due)
+                    if first.due <= now:
+                        return first
+                    self.looks, ends = first.due, now + _IDLE_SECONDS
+                elif now >= ends:
+                    self.thread = None
+                    break
+                else:
+                    self.looks = now + _LOOK_SECONDS
+                self.changed.wait(self.looks - now)
         return None
 
     def _run(self) -> None:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from gpumem_magic.recording import ticker
 from gpumem_magic.recording.imports import ImportWatch, finished_module, finished_torch
 from gpumem_magic.recording.model import Outcome, Sample
 from gpumem_magic.recording.notes import Notes, one_line
@@ -192,6 +193,39 @@ def test_a_tick_that_says_no_is_not_called_again():
     time.sleep(0.1)
     tick.cancel()
     assert calls == [1]
+    shut_down()
+
+
+def test_what_is_due_earlier_does_not_wait_for_what_is_due_later():
+    later = call_every(600, lambda: True)
+    came = threading.Event()
+
+    def call() -> bool:
+        came.set()
+        return False
+
+    call_every(600, call, delay=0.01)
+    assert came.wait(60)
+    later.cancel()
+    shut_down()
+
+
+def test_the_thread_ends_after_a_while_without_ticks(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ticker, "_IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(ticker, "_LOOK_SECONDS", 0.01)
+    call_every(0.01, lambda: False)
+    threads = [thread for thread in threading.enumerate() if thread.name == "gpumem-ticker"]
+    assert len(threads) == 1
+    threads[0].join(60)
+    assert not threads[0].is_alive()
+    came = threading.Event()
+
+    def call() -> bool:
+        came.set()
+        return False
+
+    call_every(0.01, call)
+    assert came.wait(60)
     shut_down()
 
 

@@ -1,0 +1,175 @@
+"""The stop button, pressed while hooks are put in or taken out, and when IPython cannot be told of it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpumem_magic.recording.interrupts import interrupt_deferred
+from gpumem_magic.recording.main_thread import run_on_main_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def usual_handler() -> Iterator[None]:
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
+def press() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_however_often_it_is_pressed_the_block_ends_and_one_interrupt_follows() -> None:
+    done = []
+
+    @interrupt_deferred()
+    def block() -> None:
+        press()
+        done.append("taken out")
+        press()
+        done.append("put back")
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert done == ["taken out", "put back"]
+    with pytest.raises(KeyboardInterrupt):  # and the button works as before
+        press()
+
+
+def test_nothing_follows_when_it_was_not_pressed() -> None:
+    with interrupt_deferred():
+        during = signal.getsignal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert during is not signal.default_int_handler
+
+
+def test_blocks_within_blocks_wait_for_the_outermost() -> None:
+    done = []
+
+    @interrupt_deferred()
+    def block() -> None:
+        with interrupt_deferred():
+            press()
+            done.append("inner")
+        done.append("outer")
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert done == ["inner", "outer"]
+
+
+def test_a_handler_of_the_users_own_is_called_in_its_place() -> None:
+    seen: list[tuple[int, bool]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: seen.append((number, frame is not None)))
+    with interrupt_deferred():
+        press()
+        assert seen == []
+    assert seen == [(signal.SIGINT, True)]
+
+
+def test_a_button_that_does_nothing_still_does_nothing() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with interrupt_deferred():
+        press()
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_an_error_of_the_block_is_told_and_the_button_works_again() -> None:
+    @interrupt_deferred()
+    def block() -> None:
+        press()
+        raise ValueError("ours")
+
+    with pytest.raises(ValueError, match="ours"):
+        block()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_other_threads_have_nothing_to_put_off() -> None:
+    seen: list[Any] = []
+
+    def work() -> None:
+        with interrupt_deferred():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [signal.default_int_handler]
+
+
+def test_work_between_two_bytecodes_within_a_block_leaves_the_press_to_it() -> None:
+    done = []
+
+    def job() -> None:
+        press()
+        done.append("job")
+
+    @interrupt_deferred()
+    def block() -> None:
+        run_on_main_thread(job)
+        while not done:
+            pass
+        done.append("block")
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert done == ["job", "block"]
+
+
+# Pressing again: in a process whose main module is a notebook's namespace, as in a kernel.
+_PRELUDE = """
+import sys, time, types
+notebook = sys.modules["__main__"] = types.ModuleType("__main__")
+from gpumem_magic.recording import interrupts, ticker
+def cell(text):
+    exec(compile(text, "<cell>", "exec"), vars(notebook))
+"""
+
+
+def output_of(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", _PRELUDE + program], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_press_comes_once_the_users_code_runs_and_ends_what_it_waits_for() -> None:
+    told = output_of(
+        """
+interrupts.press_again()
+time.sleep(0.3)
+print("IPython goes on to the cell")
+try:
+    cell("import time; time.sleep(100); print('the cell was not stopped')")
+except KeyboardInterrupt:
+    print("stopped")
+time.sleep(0.1)
+print("once")
+"""
+    )
+    assert told.splitlines() == ["IPython goes on to the cell", "stopped", "once"]
+
+
+def test_a_cell_that_is_over_is_not_stopped_nor_the_next_one() -> None:
+    told = output_of(
+        """
+interrupts._MOST_LOOKS = 2
+interrupts.press_again()
+waits = ticker._ticker.ticks[0]
+while not waits.cancelled:
+    time.sleep(0.01)
+cell("import time; time.sleep(0.2); print('the next cell ran')")
+"""
+    )
+    assert told.splitlines() == ["the next cell ran"]
