@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gpumem_magic.holders.bounds import with_bounds
-from gpumem_magic.holders.model import Bound, Category, Holder, HolderKind, HolderScan, Storage
+from gpumem_magic.holders.copies import Duplicate, duplicate_text, duplicates
+from gpumem_magic.holders.model import Bound, Category, Holder, HolderKind, HolderScan, LiveModel, Storage
 from gpumem_magic.holders.release import Freed, release, release_text
 from gpumem_magic.holders.scan import who_holds
 from gpumem_magic.holders.text import describe_scan
@@ -12,13 +13,17 @@ from gpumem_magic.holders.witness import StorageWitness
 __all__ = [
     "Bound",
     "Category",
+    "Duplicate",
     "Freed",
     "Holder",
     "HolderKind",
     "HolderScan",
+    "LiveModel",
     "Storage",
     "StorageWitness",
     "describe_scan",
+    "duplicate_text",
+    "duplicates",
     "release",
     "release_text",
     "who_holds",

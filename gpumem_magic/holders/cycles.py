@@ -6,10 +6,11 @@ import gc
 import sys
 import types
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gpumem_magic.holders.edges import describe_chain
-from gpumem_magic.holders.suspended import running_frames
+from gpumem_magic.holders.roots import is_library, library_of
+from gpumem_magic.holders.suspended import locals_of, running_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -34,16 +35,20 @@ class Climb(NamedTuple):
     ----------
     kind
         ``"cycle"`` (a cycle and nothing else), ``"alive"`` (something that lives holds it), ``"outside"`` (the topmost
-        object is held by C code alone), ``"unsure"`` (a cycle, but not all holders are known).
+        object is held by C code alone), ``"unsure"`` (a cycle, but not all holders are known), ``"cut"`` (too many
+        objects are above it to look at all).
     path
         The cycle as a path, ``Net.fn → function (closure variable `self`) → Net``, else the path to the object.
     chain
         For all but cycles, the objects from the topmost one down.
+    library
+        The library whose class makes the cycle, ``""`` when it is the user's own.
     """
 
-    kind: Literal["cycle", "alive", "outside", "unsure"]
+    kind: Literal["cycle", "alive", "outside", "unsure", "cut"]
     path: str
     chain: tuple[object, ...] = ()
+    library: str = ""
 
 
 def climb(
@@ -160,7 +165,7 @@ def _judge(target: int, above: _Above, uncounted: Collection[int]) -> Climb | No
     follows: dict[int, int | None] = {target: None}
     pending = deque([target])
     cycle: tuple[int, ...] = ()
-    top = None
+    top = frame = None
     while pending and len(follows) < _MOST_ABOVE:
         number = pending.popleft()
         holders = above.holders.get(number, ())
@@ -171,18 +176,48 @@ def _judge(target: int, above: _Above, uncounted: Collection[int]) -> Climb | No
                 cycle = cycle or _cycle(holder, number, follows)
                 continue
             follows[holder] = number
+            if _tells_more(above.objects[holder], None if frame is None else above.objects[frame]):
+                frame = holder
             if holder in above.alive:
                 return Climb("alive", "", above.these(_down(holder, follows)))
             pending.append(holder)
     is_complete = above.is_complete and not pending
     outside = _held_from_outside(follows, above.objects, uncounted) if is_complete else None
+    if outside is None and frame is not None and frame not in cycle:
+        text = _of_an_error(above.these(_down(frame, follows)), map(above.objects.__getitem__, follows))
+        if text is not None:
+            return Climb("cycle" if is_complete and cycle else "unsure", text)
     if cycle and outside is None:
-        return Climb("cycle" if is_complete else "unsure", _cycle_text(above.these(cycle)))
+        text, library = _cycle_text(above.these(cycle))
+        return Climb("cycle" if is_complete else "unsure", text, library=library)
     top = outside if outside is not None else top
     if top is None:
         return None
     chain = above.these(_down(top, follows))
-    return Climb("outside", describe_chain(type(chain[0]).__name__, chain), chain)
+    # Where not all was looked at, that nothing is known above an object says nothing.
+    kind: Literal["outside", "cut"] = "outside" if is_complete else "cut"
+    return Climb(kind, describe_chain(type(chain[0]).__name__, chain), chain)
+
+
+def _tells_more(value: object, former: Any) -> bool:
+    """Tell whether an object is a frame, and of the user's own code where another one is known."""
+    if type(value) is not types.FrameType:
+        return False
+    return former is None or (not is_library(value.f_code.co_filename) and is_library(former.f_code.co_filename))
+
+
+def _of_an_error(chain: Sequence[Any], all_above: Iterable[object]) -> str | None:
+    """Name the variable of a frame that an error which is over left behind; None when no error is above the frame.
+
+    What else is above it are often the hundreds of objects with which IPython shows a traceback.
+    """
+    if not any(issubclass(type(value), (types.TracebackType, BaseException)) for value in all_above):
+        return None
+    frame, *below = chain
+    name = next((name for name, value in locals_of(frame) if below and value is below[0]), None)
+    if name is None:
+        return None
+    return f"through an earlier error's frame: {frame.f_code.co_name}(), {describe_chain(f'local `{name}`', below)}"
 
 
 def _down(top: int, follows: Mapping[int, int | None]) -> tuple[int, ...]:
@@ -222,12 +257,14 @@ def _cycle(holder: int, number: int, follows: Mapping[int, int | None]) -> tuple
     return tuple(chain)
 
 
-def _cycle_text(chain: tuple[object, ...]) -> str:
+def _cycle_text(chain: tuple[object, ...]) -> tuple[str, str]:
+    """Write a cycle; with the library whose class it begins with."""
     # Begin where a reader recognises something: at an instance rather than at its dict, method or cell.
     plain = (dict, list, tuple, types.MethodType, types.FunctionType, types.CellType)
     start = next((index for index, link in enumerate(chain) if type(link) not in plain), 0)
     turned = [*chain[start:], *chain[: start + 1]]
-    return f"{describe_chain(type(turned[0]).__name__, turned)} → {type(turned[0]).__name__}"
+    first = type(turned[0])
+    return f"{describe_chain(first.__name__, turned)} → {first.__name__}", library_of(first)
 
 
 def closure_above(target: object, own: Iterable[object]) -> str | None:

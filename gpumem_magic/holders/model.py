@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import weakref
     from collections.abc import Mapping
 
-__all__ = ["Bound", "Category", "Holder", "HolderKind", "HolderScan", "Storage"]
+__all__ = ["Bound", "Category", "Holder", "HolderKind", "HolderScan", "LiveModel", "Storage"]
 
 
 class HolderKind(enum.Enum):
@@ -77,6 +77,8 @@ class Storage:
         Ways to reach it, the most useful first; never empty.
     graph_nodes
         Autograd nodes between the holder and this storage, 0 when it is held directly.
+    shared
+        It lies in memory that processes share: a loader's workers hand their batches over in it.
     """
 
     device: str
@@ -88,6 +90,15 @@ class Storage:
     category: Category
     holders: tuple[Holder, ...]
     graph_nodes: int = 0
+    shared: bool = False
+
+
+class LiveModel(NamedTuple):
+    """A module that is no part of another one: its class, its storages by (device, address), and their bytes."""
+
+    name: str
+    storages: frozenset[tuple[str, int]]
+    bytes: int
 
 
 class Bound(NamedTuple):
@@ -121,6 +132,10 @@ class HolderScan:
         one of these.
     bounds
         Path → a container on holders' paths that takes only so much.
+    models
+        Modules that are no part of another one; empty in a quick scan.
+    former
+        (Device, address) → class, for what objects keep whose class has been defined again since.
     """
 
     storages: tuple[Storage, ...]
@@ -131,6 +146,8 @@ class HolderScan:
     witnesses: Mapping[tuple[str, int], weakref.ref[Any]] = field(default_factory=dict, repr=False, compare=False)
     idle: Mapping[str, str] = field(default_factory=dict)
     bounds: Mapping[str, Bound] = field(default_factory=dict)
+    models: tuple[LiveModel, ...] = ()
+    former: Mapping[tuple[str, int], str] = field(default_factory=dict)
 
     @property
     def is_cut(self) -> bool:

@@ -8,13 +8,23 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpumem_magic.holders.edges import own_attributes
 from gpumem_magic.holders.model import HolderKind
 from gpumem_magic.holders.suspended import locals_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["COMPILERS", "OWN_PACKAGE", "Root", "function_roots", "module_roots", "namespace_roots"]
+__all__ = [
+    "COMPILERS",
+    "OWN_PACKAGE",
+    "Root",
+    "function_roots",
+    "is_library",
+    "library_of",
+    "module_roots",
+    "namespace_roots",
+]
 
 # IPython's own names in the user's namespace: inputs are text, the others its machinery.
 _NOT_THE_USERS = re.compile(r"_i{1,3}|_i\d+|_ih|_dh|_oh|In|Out|get_ipython|exit|quit|open|__\w+__")
@@ -98,7 +108,19 @@ def _is_the_users(module: types.ModuleType) -> bool:
     if not isinstance(file, str):
         # Built-in modules have no file either, but a specification.
         return getattr(module, "__spec__", None) is None and module.__name__ != "__main__"
-    return not any(part in file for part in _LIBRARIES)
+    return not is_library(file)
+
+
+def library_of(kind: type) -> str:
+    """Return the installed library that a class comes from, ``""`` for the user's own classes and the interpreter's."""
+    name = own_attributes(kind).get("__module__")
+    file = getattr(sys.modules.get(name), "__file__", None) if isinstance(name, str) else None
+    return str(name).partition(".")[0] if isinstance(file, str) and is_library(file) else ""
+
+
+def is_library(file: str) -> bool:
+    """Tell a file of an installed library, or of the interpreter's own, by its path."""
+    return any(part in file for part in _LIBRARIES)
 
 
 def module_roots() -> Iterator[Root]:

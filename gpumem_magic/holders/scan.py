@@ -15,6 +15,7 @@ from gpumem_magic.holders.edges import describe_chain, own_attributes
 from gpumem_magic.holders.errors import error_roots
 from gpumem_magic.holders.graph import GraphWalk
 from gpumem_magic.holders.model import Category, Holder, HolderKind, HolderScan, Storage
+from gpumem_magic.holders.models import FormerClasses, live_models
 from gpumem_magic.holders.roots import COMPILERS, Root, function_roots, module_roots, namespace_roots
 from gpumem_magic.holders.running import running_roots, waiting_roots
 from gpumem_magic.holders.tensors import form, live_tensors, loaded_torch
@@ -68,6 +69,7 @@ class _Found:
         self.holders: dict[str, Holder] = {}
         self.category = Category.OTHER
         self.nodes = 0
+        self.former = ""
 
 
 def who_holds(
@@ -131,6 +133,7 @@ class _Scan:
         self._is_quick = False
         self._found: dict[StorageKey, _Found] = {}
         self._graphs: dict[str, list[tuple[str, int]]] = {}
+        self._classes = FormerClasses(shell.user_ns)
 
     def result(self) -> HolderScan:
         everyone = live_tensors(self._torch)
@@ -199,6 +202,8 @@ class _Scan:
             category = self._categorise(tensor)
             if category is not Category.OTHER:
                 entry.category = category
+            for parent in self._walk.parents(tensor):
+                entry.former = entry.former or self._classes.name(type(parent))
         self._name_shown()
 
     def _name_shown(self) -> None:
@@ -289,6 +294,8 @@ class _Scan:
             if entry is None:
                 continue
             above = found.get(id(tensor))
+            if issubclass(type(tensor), self._torch.parameter_type):
+                entry.category = Category.PARAMETER
             if above is not None and not (above.kind in _CYCLES and self._is_hooked(tensor, own)):
                 holder = self._above(above)
                 entry.holders.setdefault(holder.path, holder)
@@ -309,9 +316,13 @@ class _Scan:
         """Put into words what was found above an object that no root reaches."""
         if above.kind in _CYCLES:
             end = "late, not lost" if above.kind == "cycle" else "if nothing else holds it"
-            text = f"reference cycle {above.path} (freed by gc.collect(): {end})"
+            whose = f"; a class of {above.library}'s, not your code" if above.library else ""
+            text = f"reference cycle {above.path} (freed by gc.collect(): {end}{whose})"
             return Holder(HolderKind.CYCLE, text, "reference cycle")
         top = above.chain[0]
+        if above.kind == "cut":
+            text = f"{above.path}; too many objects are above it to look further"
+            return Holder(HolderKind.UNKNOWN, text, type(top).__name__)
         if above.kind == "outside":
             if str(type(top).__module__).startswith(COMPILERS):
                 return Holder(HolderKind.COMPILE_CACHE, f"torch.compile's cache: {above.path}", "torch.compile's cache")
@@ -388,6 +399,7 @@ class _Scan:
                     category=entry.category,
                     holders=tuple(holders) or (_UNKNOWN,),
                     graph_nodes=entry.nodes,
+                    shared=key.device == "cpu" and self._torch.is_shared(next(iter(entry.tensors.values()))),
                 )
             )
         storages.sort(key=lambda storage: -storage.size)
@@ -401,4 +413,13 @@ class _Scan:
         kept = sorted((item for item in graphs if item[1] > _FEW_NODES), key=lambda item: -item[1])
         reason = f"stopped after {self._seconds:g} s: holders found so far are right, others may be missing"
         visited = len(self._walk.visited)
-        return HolderScan(tuple(storages), visited, seconds, reason if cut else None, tuple(kept), witnesses)
+        return HolderScan(
+            tuple(storages),
+            visited,
+            seconds,
+            reason if cut else None,
+            tuple(kept),
+            witnesses,
+            models=() if self._is_quick else live_models(self._torch),
+            former={(key.device, key.address): entry.former for key, entry in self._found.items() if entry.former},
+        )

@@ -142,6 +142,14 @@ class Torch:
         key = self.storage(tensor)
         return 0 if key is None else key.size
 
+    def is_shared(self, tensor: Any) -> bool:
+        """Tell whether a tensor's storage, or such a storage, lies in memory that processes share."""
+        try:
+            storage = tensor if type(tensor) is self.storage_type else self.tensor_type.untyped_storage(tensor)
+            return bool(storage.is_shared())
+        except _NO_STORAGE:
+            return False
+
     def gradient(self, tensor: Any) -> object | None:
         """Return the gradient of a tensor that may have one, or None."""
         # Reading .grad of a non-leaf that does not retain it warns.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumem_magic._format import format_bytes, format_count, format_duration
+from gpumem_magic.holders.copies import copies_text
 from gpumem_magic.holders.model import HolderKind
 
 if TYPE_CHECKING:
@@ -72,6 +74,7 @@ def describe_scan(
         lines.append(f"  … and {format_count(len(rest))} more, {total} in all")
     lines += [_unowned_text(item) for item in unowned if device is None or item.device == device]
     lines += [f"  {path} keeps {format_count(nodes)} autograd nodes alive" for path, nodes in scan.graphs[:5]]
+    lines += [f"  {text}" for text in (*_on_context(storages), *copies_text(scan))]
     if scan.cut:
         lines.append(f"  {scan.cut}")
     lines.append(f"  looked at {format_count(scan.objects)} objects in {format_duration(scan.seconds)}")
@@ -85,6 +88,7 @@ _ACCIDENTS = {
     HolderKind.DEBUGGER: "held by the debugger",
     HolderKind.COMPILE_CACHE: "held by torch.compile's cache alone",
 }
+_ON_CONTEXT = re.compile(r"\.grad_fn → (\w+) attribute `")
 _OPTIONS = {HolderKind.OUTPUT: " (with --out)", HolderKind.COMPILE_CACHE: " (with --compiled)"}
 
 
@@ -100,6 +104,20 @@ def _accidental(storages: list[Storage]) -> list[str]:
     ]
 
 
+def _on_context(storages: Iterable[Storage]) -> list[str]:
+    """Say what custom autograd functions keep as plain attributes, which backward does not free."""
+    totals: dict[str, int] = defaultdict(int)
+    for storage in storages:
+        match = _ON_CONTEXT.search(storage.holders[0].path)
+        if match:
+            totals[match[1]] += storage.size
+    return [
+        f"{format_bytes(size)} are attributes of {node}'s ctx, which live as long as the graph: "
+        "ctx.save_for_backward() lets backward free them"
+        for node, size in totals.items()
+    ]
+
+
 def _unowned_text(item: Unowned) -> str:
     where = f", made at {item.origin}" if item.origin else ""
     blocks = f"{format_count(item.blocks)} {'block' if item.blocks == 1 else 'blocks'}"
@@ -110,6 +128,6 @@ def _row(storage: Storage, origins: Mapping[tuple[str, int], str]) -> tuple[str,
     first, *others = storage.holders
     also = f" (also {', '.join(holder.path for holder in others[:3])})" if others else ""
     shape = "×".join(map(str, storage.shape)) or "scalar"
-    what = f"{storage.category.value} {shape} {storage.dtype}"
+    what = f"{storage.category.value} {shape} {storage.dtype}{', shared memory' if storage.shared else ''}"
     made = origins.get((storage.device, storage.address), "")
     return format_bytes(storage.size), storage.device, what, made, first.path + also

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["remedy"]
 
+_NOT_YOURS = re.compile(r"; a class of \S+'s, not your code\)$")
 _ERROR = re.compile(r"__traceback__|__context__|__cause__")
 
 
@@ -30,6 +31,8 @@ def _regrown(leak: Leak, keeper: Keeper) -> str:
 
 def _by_kind(keeper: Keeper) -> str:
     if keeper.kind == "reference cycle":
+        if _NOT_YOURS.search(keeper.path):
+            return "gc.collect() now and then frees it; the cycle is the library's, to be reported there"
         return "gc.collect() frees it now; without the cycle it goes at once"
     if keeper.kind == "cycle through the autograd graph":
         return "break the cycle: a hook or an attribute of the graph refers to the tensor itself; gc cannot free that"
