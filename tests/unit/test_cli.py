@@ -6,15 +6,11 @@ import argparse
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
 import gpumem_magic
 from gpumem_magic import cli
-
-ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
@@ -41,10 +37,6 @@ def test_the_version_is_the_packages(capsys):
         cli.main(["--version"])
     assert exit_.value.code == 0
     assert capsys.readouterr().out == f"gpumem-magic {gpumem_magic.__version__}\n"
-
-
-def test_the_readme_has_every_command():
-    assert [name for name in commands() if f"gpumem-magic {name}" not in README] == []
 
 
 @pytest.mark.parametrize("arguments", [[], ["nonsense"], ["demo", "--nonsense"]])
