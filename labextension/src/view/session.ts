@@ -76,6 +76,7 @@ export class Session {
   ask: AskChannel | null = null;
   /** Bytes that the scale reaches where another picture beside this one shares it; 0: its own reach. */
   floor: () => number = () => 0;
+  #latest: 'here' | 'range' = 'here';
   #folds: Fold[] = [];
   #banding!: Banding;
   #detail: Source | null = null;
@@ -284,8 +285,16 @@ export class Session {
     return source.places?.of(lifetime) ?? null;
   }
 
+  /** What was chosen last, which the keys that zoom to it and let go of it mean. */
+  get latest(): 'here' | 'range' | null {
+    if (this.here === null || this.range === null)
+      return this.here !== null ? 'here' : this.range !== null ? 'range' : null;
+    return this.#latest;
+  }
+
   setHere(here: Here | null): void {
     this.here = here;
+    this.#latest = 'here';
     this.#emit('selection');
   }
 
@@ -316,6 +325,7 @@ export class Session {
 
   setRange(range: Range | null): void {
     this.range = range;
+    this.#latest = 'range';
     this.#emit('selection');
   }
 

@@ -301,8 +301,8 @@ class Parts implements Page {
   #escape(): void {
     const session = this.#session;
     if (this.#sheet !== null) this.#toggleHelp();
-    else if (session.range !== null) session.setRange(null);
-    else if (session.here !== null) session.setHere(null);
+    else if (session.latest === 'range') session.setRange(null);
+    else if (session.latest === 'here') session.setHere(null);
     else session.setEmphasis(null);
   }
 

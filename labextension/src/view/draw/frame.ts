@@ -105,7 +105,8 @@ function rulerTicks(viewport: Viewport, width: number): { u: number; text: strin
     const middle = (viewport.fromU + viewport.toU) / 2;
     return [{ u: middle, text: changeText(Math.round(middle)) }];
   }
-  const { step } = decimalTicks(0, viewport.spanU, count);
+  // Times are whole microseconds: ticks between two of them would all have one name.
+  const { step } = decimalTicks(0, viewport.spanU, count, 1);
   const out: { u: number; text: string }[] = [];
   let fromUs = axis.usOfU(viewport.fromU);
   const toUs = axis.usOfU(viewport.toU);
@@ -117,7 +118,9 @@ function rulerTicks(viewport: Viewport, width: number): { u: number; text: strin
     if (fold.toUs >= toUs) break;
     fromUs = Math.max(fromUs, fold.toUs);
   }
-  return out;
+  if (out.length > 0) return out;
+  const middle = (viewport.fromU + viewport.toU) / 2;
+  return [{ u: middle, text: formatMoment(Math.floor(axis.usOfU(middle)), step) }];
 }
 
 /** A fold is a torn strip with the length of what was left out. */

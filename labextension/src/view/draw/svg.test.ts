@@ -81,3 +81,10 @@ test('the axis of changes is labelled at every zoom', () => {
     expect(texts.filter(text => /^(change 0|[\d,]+)$/.test(text))).not.toEqual([]);
   }
 });
+
+test.each([1, 1e3, 1e9])('no two ticks of a zoom of %i have one name', zoom => {
+  const { svg } = frame(timeAxis(recording.steps.time, recording.spanUs, []), zoom);
+  const ticks = [...svg.matchAll(/>(\d[\d.]* (?:µs|ms|s))</g)].map(match => match[1]);
+  expect(ticks.length).toBeGreaterThan(0);
+  expect(new Set(ticks).size).toBe(ticks.length);
+});

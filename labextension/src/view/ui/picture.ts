@@ -300,9 +300,7 @@ export class PictureView {
         goToPeak(session);
         return true;
       case 'focusSelection':
-        if (session.here?.lifetime != null) session.showLifetime(session.here.lifetime, true, session.here.source);
-        else if (session.range !== null)
-          session.setViewport(viewport.around(session.range.fromU, session.range.toU, 0));
+        this.#zoomToSelection();
         return true;
       case 'next':
       case 'previous':
@@ -311,6 +309,13 @@ export class PictureView {
       default:
         return false;
     }
+  }
+
+  #zoomToSelection(): void {
+    const { here, range, latest, viewport } = this.#session;
+    const lifetime = latest === 'here' ? (here?.lifetime ?? null) : null;
+    if (here !== null && lifetime !== null) this.#session.showLifetime(lifetime, true, here.source);
+    else if (range !== null) this.#session.setViewport(viewport.around(range.fromU, range.toU, 0));
   }
 
   /** Ask who is alive at a point: the mouse's or, without one, the middle at the bottom. */
