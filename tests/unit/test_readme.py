@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from test_cli import commands  # type: ignore[import-not-found]
 
+from gpumem_magic import cli
 from gpumem_magic.magics import auto, diff, gpumem, timeline, tools, whatif
-
-if TYPE_CHECKING:
-    import argparse
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -32,6 +29,12 @@ def named(start: str) -> str:
     """The first cell of the README's row that begins so."""
     (row,) = (row for row in ROWS if row.startswith(start) and not row[len(start)].isalpha())
     return row.split(" | ", 1)[0].replace("\\|", "|")
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    parser = cli._build_parser()
+    (sub,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return dict(sub.choices)
 
 
 def magics() -> dict[str, argparse.ArgumentParser]:
