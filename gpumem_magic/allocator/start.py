@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from gpumem_magic.allocator.at_once import Order
     from gpumem_magic.trace.model import DeviceTrace, Events
 
-__all__ = ["LiveBlock", "Start", "find_start", "has_start", "segment_changes", "segments_before", "soft_size"]
+__all__ = [
+    "LiveBlock",
+    "Start",
+    "find_start",
+    "has_start",
+    "segment_changes",
+    "segment_events",
+    "segments_before",
+    "soft_size",
+]
 
 
 class LiveBlock(NamedTuple):
@@ -64,9 +73,14 @@ def _reserved_before(device: DeviceTrace) -> int:
     return sum(segment.size for segment in device.segments) - int(change.sum())
 
 
+def segment_events(events: Events) -> NDArray[np.intp]:
+    """Return which events change segments."""
+    return np.flatnonzero((events.action >= Action.SEGMENT_ALLOC) & (events.action <= Action.SEGMENT_UNMAP))
+
+
 def segment_changes(events: Events) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
     """Return which events change the reserved bytes, and by how many each."""
-    which = np.flatnonzero((events.action >= Action.SEGMENT_ALLOC) & (events.action <= Action.SEGMENT_UNMAP))
+    which = segment_events(events)
     action = events.action[which]
     grows = (action == Action.SEGMENT_ALLOC) | (action == Action.SEGMENT_MAP)
     return which, np.where(grows, events.size[which], -events.size[which])
@@ -79,8 +93,19 @@ def find_start(device: DeviceTrace, order: Order | None = None) -> Start:
     return start
 
 
-def segments_before(device: DeviceTrace, event: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def segments_before(
+    device: DeviceTrace, event: int, which: NDArray[np.intp] | None = None
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Play segment events backwards from the final state.
+
+    Parameters
+    ----------
+    device
+        The recording.
+    event
+        An event.
+    which
+        Indices of all segment events, where they are known already.
 
     Returns
     -------
@@ -93,7 +118,8 @@ def segments_before(device: DeviceTrace, event: int) -> tuple[list[tuple[int, in
     for segment in device.segments:
         if segment.is_expandable:
             mapped.add(segment.address, segment.address + segment.size)
-    which = np.flatnonzero((events.action >= Action.SEGMENT_ALLOC) & (events.action <= Action.SEGMENT_UNMAP))
+    if which is None:
+        which = segment_events(events)
     which = which[which >= event]
     for action, address, size in zip(
         events.action[which][::-1].tolist(),

@@ -17,7 +17,7 @@ import numpy as np
 from gpumem_magic.allocator.rounding import SMALL_LIMIT
 from gpumem_magic.allocator.settings_model import MIB, from_torch
 from gpumem_magic.allocator.sizes import page_size
-from gpumem_magic.allocator.start import segments_before
+from gpumem_magic.allocator.start import segment_events, segments_before
 from gpumem_magic.analysis.timeline import addresses
 from gpumem_magic.trace.model import Action
 
@@ -289,9 +289,10 @@ class MemoryRecord:
 
     def _stretches(self, event: int) -> list[list[_Stretch]]:
         """Return mapped stretches in address order, those of one expandable segment together."""
-        native, mapped = segments_before(self.device, event + 1)
-        events = self.device.events
-        made = np.flatnonzero(events.action[: event + 1] == Action.SEGMENT_ALLOC)
+        events, which = self.device.events, self._segment_events
+        native, mapped = segments_before(self.device, event + 1, which)
+        past = which[: np.searchsorted(which, event, "right")]
+        made = past[events.action[past] == Action.SEGMENT_ALLOC]
         stream_of = dict(zip(events.addr[made].tolist(), events.stream[made].tolist(), strict=True))
         pool_of = dict(zip(events.addr[made].tolist(), events.pool[made].tolist(), strict=True))
         stretches: list[list[_Stretch]] = []
@@ -327,6 +328,10 @@ class MemoryRecord:
             first = bisect_left(self._small, address)
             small = first < len(self._small) and self._small[first] < address + size
         return _Stretch(address, size, stream, small, is_expandable=True, is_private=private)
+
+    @cached_property
+    def _segment_events(self) -> NDArray[np.intp]:
+        return segment_events(self.device.events)
 
     @cached_property
     def _mapped_by(self) -> tuple[list[int], list[int]]:

@@ -123,13 +123,11 @@ class Extras:
     """What a file carries because no kernel will answer: maps of segments, and what other settings would have done.
 
     All are by the device's key. `addresses` are those of a part of a device's lifetimes; a whole device knows its own.
-    `is_hurried`: somebody waits for the document, in front of a kernel.
     """
 
     maps: Mapping[str, Maps] = field(default_factory=dict)
     answers: Mapping[str, Answer] = field(default_factory=dict)
     addresses: Mapping[str, NDArray[np.uint64]] = field(default_factory=dict)
-    is_hurried: bool = False
 
     @classmethod
     def for_file(cls, analysis: Analysis, answers: Mapping[str, Answer], limit: int) -> Extras:
@@ -235,7 +233,7 @@ def _write(analysis: Analysis, keeps: list[NDArray[np.bool_] | None], bins: int,
             }
             for span in analysis.cells
         ]
-    return encode(header, arrays, is_hurried=extras.is_hurried)
+    return encode(header, arrays)
 
 
 @cache
@@ -259,7 +257,7 @@ def _largest(timeline: Timeline, end_us: int, count: int) -> NDArray[np.bool_]:
     return keep
 
 
-_NO_EXTRAS = Extras(is_hurried=True)
+_NO_EXTRAS = Extras()
 
 
 def view_document(analysis: Analysis, limit: int | None = None, extras: Extras = _NO_EXTRAS) -> bytes:
@@ -334,7 +332,7 @@ def detail_document(analysis: Analysis, device: int, start_us: int, end_us: int,
     categories = None if whole.categories is None else whole.categories.of(here)
     cut = replace(whole, start_us=start_us, end_us=end_us, timeline=part, lanes=lanes, categories=categories)
     addresses = {} if whole.memory is None else {whole.key: whole.memory.addresses(timeline)[here]}
-    return view_document(replace(analysis, devices=(cut,)), limit, Extras(addresses=addresses, is_hurried=True))
+    return view_document(replace(analysis, devices=(cut,)), limit, Extras(addresses=addresses))
 
 
 def _cut_lane(lane: Lane, start_us: int, end_us: int) -> Lane:

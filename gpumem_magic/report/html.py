@@ -7,7 +7,7 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpumem_magic.report.container import decode
+from gpumem_magic.report.container import header_of
 from gpumem_magic.report.document import Extras, view_document
 from gpumem_magic.report.fallback import escape, image_tag, notes_html, tables_html
 from gpumem_magic.report.whatif.words import table_html
@@ -64,7 +64,7 @@ def _view_script() -> str | None:
 
 def _disclosure(document: bytes) -> str:
     """List the source lines and paths that the file holds, so that one knows before sharing it."""
-    header, _ = decode(document)
+    header = header_of(document)
     strings, frames = header["strings"], header["frames"]
     groups = [group for device in header["devices"] for group in device["groups"]]
     sources = sorted({group["source"] for group in groups if group["source"]})

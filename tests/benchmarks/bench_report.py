@@ -1,6 +1,6 @@
 """What a report costs, from a snapshot file and from a recorded cell, as ratios to unpickling the same data.
 
-    python tests/benchmarks/bench_report.py FILE.pickle[.xz] [--rounds N]
+    python tests/benchmarks/bench_report.py FILE.pickle[.xz] [--rounds N] [--processor]
     python tests/benchmarks/bench_report.py --deep 2000000
     python tests/benchmarks/bench_report.py --cell 600000 [--processor]
 
@@ -53,7 +53,7 @@ def deep(events, frames=25):
     return snapshot
 
 
-def timed(function, clock=time.perf_counter):
+def timed_by(function, clock):
     """Return a call's seconds and its result; garbage is collected before, not during."""
     gc.collect()
     begin = clock()
@@ -87,8 +87,12 @@ def line(name, seconds, base):
     )
 
 
-def measure(path, rounds):
+def measure(path, rounds, clock):
     """Run all rounds and print them."""
+
+    def timed(function):
+        return timed_by(function, clock)
+
     figures: dict[str, list[float]] = {}
     for _ in range(rounds):
         results = {"unpickle (collector off)": timed(lambda: unpickle(path))[0]}
@@ -176,7 +180,7 @@ def measure_cell(events, rounds, clock):
     """Run all rounds of a cell's end and print them."""
 
     def step(function):
-        return timed(function, clock)
+        return timed_by(function, clock)
 
     def to_columns(snapshot):
         return from_snapshot(snapshot, kind="cuda", is_whole=True, has_stacks=False)
@@ -211,8 +215,8 @@ def main():
     parser.add_argument("--cell", type=int, metavar="EVENTS")
     parser.add_argument("--processor", action="store_true")
     arguments = parser.parse_args()
+    clock = time.process_time if arguments.processor else time.perf_counter
     if arguments.cell:
-        clock = time.process_time if arguments.processor else time.perf_counter
         measure_cell(arguments.cell, arguments.rounds + 1, clock)
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -225,7 +229,7 @@ def main():
             path.write_bytes(lzma.decompress(arguments.file.read_bytes()))
         else:
             path.write_bytes(arguments.file.read_bytes())
-        measure(path, arguments.rounds)
+        measure(path, arguments.rounds, clock)
 
 
 if __name__ == "__main__":

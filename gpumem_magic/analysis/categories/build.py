@@ -23,7 +23,6 @@ from gpumem_magic.analysis.categories.phases import (
     FORWARD,
     OUTSIDE,
     UNCLEAR,
-    Phases,
     from_calls,
     from_lines,
     nothing_seen,
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
 
     from gpumem_magic.allocator.history import History
     from gpumem_magic.analysis.categories.infer import Facts
+    from gpumem_magic.analysis.categories.phases import Phases
     from gpumem_magic.analysis.model import Timeline
     from gpumem_magic.recording.model import Calls, Marks
     from gpumem_magic.trace.model import DeviceTrace, StackTable
@@ -171,7 +171,7 @@ def _freed_next(timeline: Timeline, what: Facts) -> NDArray[np.int64]:
 
     Autograd frees what a node saved once the node has run, so what it allocates before that is that node's.
     """
-    nothing = constant(-1, timeline.lifetimes, np.int64)
+    nothing: NDArray[np.int64] = constant(-1, timeline.lifetimes, np.int64)
     mine = np.flatnonzero((what.born == BACKWARD) & (timeline.start >= 0))
     saved = np.flatnonzero(((what.born == FORWARD) | (what.born == OUTSIDE)) & (what.died == BACKWARD))
     saved = saved[timeline.start[saved] >= 0]
@@ -182,7 +182,7 @@ def _freed_next(timeline: Timeline, what: Facts) -> NDArray[np.int64]:
     there = following < len(saved)
     mine, following = mine[there], saved[following[there]]
     same = what.born_span[mine] == what.died_span[following]
-    result = nothing.copy()
+    result: NDArray[np.int64] = nothing.copy()
     result[mine[same]] = following[same]
     return result
 
