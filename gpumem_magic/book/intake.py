@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gpumem_magic.analysis.model import Analysis, DeviceAnalysis
     from gpumem_magic.recording.model import Recording
 
-__all__ = ["first_line", "read_entry"]
+__all__ = ["first_line", "read_entry", "text_key"]
 
 _LINE_LENGTH = 60
 
@@ -23,7 +23,7 @@ def first_line(source: str) -> str:
     return code if len(code) <= _LINE_LENGTH else code[: _LINE_LENGTH - 1].rstrip() + "…"
 
 
-def _text_key(source: str) -> str:
+def text_key(source: str) -> str:
     """Return what the runs of a cell without an id have in common: its text, whether it is under our magic or not."""
     return "\n".join(line.rstrip() for line in source.splitlines() if not line.startswith("%%gpumem")).strip()
 
@@ -69,5 +69,5 @@ def read_entry(recording: Recording, analysis: Analysis, cell_id: str | None) ->
         seconds=(recording.ended_us - recording.started_us) / 1e6,
         devices=devices,
         leak=max(analysis.leaks, key=lambda leak: leak.bytes).sentence if analysis.leaks else None,
-        cell_key=cell_id or _text_key(recording.cell.source),
+        cell_key=cell_id or text_key(recording.cell.source),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpumem_magic.holders.bounds import with_bounds
 from gpumem_magic.holders.copies import Duplicate, duplicate_text, duplicates
 from gpumem_magic.holders.model import Bound, Category, Holder, HolderKind, HolderScan, LiveModel, Storage
+from gpumem_magic.holders.models import count_models
 from gpumem_magic.holders.release import Freed, release, release_text
 from gpumem_magic.holders.scan import who_holds
 from gpumem_magic.holders.text import describe_scan
@@ -21,6 +22,7 @@ __all__ = [
     "LiveModel",
     "Storage",
     "StorageWitness",
+    "count_models",
     "describe_scan",
     "duplicate_text",
     "duplicates",

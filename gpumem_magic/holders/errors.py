@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumem_magic.holders.edges import GROUP
 from gpumem_magic.holders.model import HolderKind
-from gpumem_magic.holders.roots import OWN_PACKAGE, Root
+from gpumem_magic.holders.roots import OWN_PACKAGE, Root, is_library
 from gpumem_magic.holders.suspended import locals_of, running_frames
 
 if TYPE_CHECKING:
@@ -103,10 +103,14 @@ def _of_debugger(shell: Any, debugger: Any, seen: set[int]) -> Iterator[Root]:
 
 
 def _traceback(kind: HolderKind, error: str, traceback: types.TracebackType | None, seen: set[int]) -> Iterator[Root]:
+    what = error if kind is HolderKind.DEBUGGER else f"{kind.value}: {error}"
+    frames = []
     while traceback is not None:
-        what = error if kind is HolderKind.DEBUGGER else f"{kind.value}: {error}"
-        yield from frame_roots(kind, what, traceback.tb_frame, seen)
+        frames.append(traceback.tb_frame)
         traceback = traceback.tb_next
+    # The user's own functions first: `self` in forward() tells more than in a library's wrapper around it.
+    for frame in sorted(frames, key=lambda frame: is_library(frame.f_code.co_filename)):
+        yield from frame_roots(kind, what, frame, seen)
 
 
 def frame_roots(kind: HolderKind, what: str, frame: types.FrameType, seen: set[int], after: str = "") -> Iterator[Root]:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from gpumem_magic.holders.edges import own_attributes
 from gpumem_magic.holders.model import LiveModel
-from gpumem_magic.holders.tensors import family
+from gpumem_magic.holders.tensors import family, loaded_torch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpumem_magic.holders.tensors import Torch
 
-__all__ = ["FormerClasses", "live_models"]
+__all__ = ["FormerClasses", "count_models", "live_models"]
 
 _MOST_MODELS = 10_000
 
@@ -42,6 +42,15 @@ def live_models(torch: Torch) -> tuple[LiveModel, ...]:
             places = frozenset((key.device, key.address) for key in keys)
             found.append(LiveModel(type.__dict__["__name__"].__get__(type(module)), places, sum(k.size for k in keys)))
     return tuple(sorted(found, key=lambda model: -model.bytes))
+
+
+def count_models(name: str) -> int:
+    """Return how many models of a class are alive, by the class's name; 0 without torch."""
+    torch = loaded_torch()
+    if torch is None:
+        return 0
+    with torch.undisturbed():
+        return sum(model.name == name for model in live_models(torch))
 
 
 def _tensors(module: Any) -> list[object]:

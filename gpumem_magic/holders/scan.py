@@ -77,6 +77,7 @@ def who_holds(
     *,
     budget: float = 2.0,
     quick: bool = False,
+    only_errors: bool = False,
     first: Collection[str] = (),
     function: types.FrameType | None = None,
 ) -> HolderScan:
@@ -93,6 +94,8 @@ def who_holds(
     quick
         Only what the notebook's own names, its output history and the last error reach: milliseconds, where a whole
         scan looks at every object of the process. Storages that nothing of these reaches are then left out.
+    only_errors
+        With `quick`: what the last error and those being handled hold, and nothing else.
     first
         Variables whose path counts when several reach a storage.
     function
@@ -111,7 +114,7 @@ def who_holds(
     try:
         with torch.undisturbed():
             scan = _Scan(shell, torch, budget, first, function)
-            return scan.quick_result() if quick else scan.result()
+            return scan.quick_result(only_errors=only_errors) if quick else scan.result()
     finally:
         if was_enabled:
             gc.enable()
@@ -152,11 +155,12 @@ class _Scan:
         self._name_rest(everyone)
         return self._finish()
 
-    def quick_result(self) -> HolderScan:
+    def quick_result(self, *, only_errors: bool) -> HolderScan:
         """Follow the notebook's names and nothing else."""
-        self._is_quick = True
+        self._is_quick = not only_errors
         self._keep_out_namespaces()
-        self._walk.run([*self._local, *namespace_roots(self._shell), *error_roots(self._shell)])
+        names = [] if only_errors else [*self._local, *namespace_roots(self._shell)]
+        self._walk.run([*names, *error_roots(self._shell)])
         self._name_reached()
         self._name_saved()
         # Other libraries' objects are compared with every tensor, also with those that this scan is not about.

@@ -21,7 +21,7 @@ from gpumem_magic.recording.options import RecordOptions
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from gpumem_magic.book import AliveDevice, Entry, Ledger, LedgerView, LiveBlocks, Tensors
+    from gpumem_magic.book import AliveDevice, Entry, Ledger, LedgerView, LiveBlocks, Origin, Tensors
     from gpumem_magic.holders import HolderScan
     from gpumem_magic.holders.text import Unowned
     from gpumem_magic.recording.model import Recording
@@ -150,6 +150,10 @@ class Keeper:
         if report.leaks:
             entry = self.ledger.told(entry, max(report.leaks, key=lambda leak: leak.bytes).sentence)
         return entry, report
+
+    def origin(self, device: str, address: int) -> Origin | None:
+        """Return which run made the block at an address, as far as the ledger knows; None where there is none yet."""
+        return None if self._ledger is None else self._ledger.origin(device, address)
 
     def origins(self, scan: HolderScan) -> dict[tuple[str, int], str]:
         """Return which cell and line made each storage of a scan, where that is certain."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumem_magic import _reports
 from gpumem_magic._format import format_bytes, format_count
+from gpumem_magic.magics.leftovers import duplicate_notes, held_by_error, leftover_notes
 from gpumem_magic.magics.lines import MAGIC_CODE, CellLines
 from gpumem_magic.magics.live import live_line_for
 from gpumem_magic.magics.show import show_report
@@ -23,11 +24,13 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from gpumem_magic.analysis.model import Analysis
+    from gpumem_magic.book import Origin
     from gpumem_magic.holders import HolderScan
     from gpumem_magic.holders.roles import RoleBook
     from gpumem_magic.holders.scratch import Scratch
     from gpumem_magic.magics.arguments import Request
     from gpumem_magic.magics.code import Compiled
+    from gpumem_magic.magics.leftovers import Leftover
     from gpumem_magic.recording.model import Recording
     from gpumem_magic.recording.recorder import LineMarks
     from gpumem_magic.report import Report
@@ -58,6 +61,8 @@ class Measurement:
         Says which of some variables no recent cell used, and when they were used last.
     cleared
         Corrects the ledger once the names of a scratch cell are gone, with who holds what after that.
+    origin
+        Which run made the block at (device, address).
 
     Attributes
     ----------
@@ -82,6 +87,7 @@ class Measurement:
         *,
         idle: Callable[[Collection[str]], Mapping[str, str]] = lambda _: {},
         cleared: Callable[[HolderScan], None] = lambda _: None,
+        origin: Callable[[str, int], Origin | None] = lambda _device, _address: None,
     ) -> None:
         self.hooks = ExitStack()
         self.again: Compiled | None = None
@@ -94,6 +100,8 @@ class Measurement:
         self._book = book
         self._idle = idle
         self._correct = cleared
+        self._origin = origin
+        self._leftovers: tuple[Leftover, ...] = ()
         self._has_failed = False
         self._live = None if request.quiet else live_line_for(shell)
         self._runs = 0
@@ -122,6 +130,8 @@ class Measurement:
             from gpumem_magic.holders.scratch import Scratch
 
             self._scratch = Scratch(self._shell, self.request.keep)
+        if not self.request.brief:
+            self._leftovers = held_by_error(self._shell, self._origin)
         if not self.request.quiet:
             warm_up_later()
         self._recorder.start()
@@ -193,7 +203,10 @@ class Measurement:
             self._book(recording, build(recording, top=self.request.top), cell_id, None)
             return
         holders = self._holders(recording)
-        recording = replace(recording, notes=(*recording.notes, *_cut_short(holders)))
+        from gpumem_magic.book.intake import text_key
+
+        left = leftover_notes(self._leftovers, holders, cell_id or text_key(recording.cell.source))
+        recording = replace(recording, notes=(*recording.notes, *left, *_cut_short(holders)))
         report = _reports.build(recording, top=self.request.top, holders=holders)
         report = self._judged(self._book(recording, report, cell_id, holders), holders)
         show_report(self._cleared(recording, report), self.request, cell_key)
@@ -210,6 +223,9 @@ class Measurement:
                 # What the first look was cut short of, this one may have found.
                 notes = (*(note for note in analysis.notes if note not in _cut_short(holders)), *_cut_short(scan))
                 report = _replaced(report, replace(analysis, notes=notes))
+        more = duplicate_notes(report.analysis, holders)
+        if more:
+            report = _replaced(report, replace(report.analysis, notes=(*more, *report.analysis.notes)))
         if self.request.allowed_leak is not None:
             self.broken_promise = broken_promise(report.analysis, self.request.allowed_leak)
             unjudged = nothing_to_judge(report.analysis)

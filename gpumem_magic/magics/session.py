@@ -249,7 +249,15 @@ class Session:
 
         book = partial(self._keeper.book, brief=request.brief)
         keeper = self._keeper
-        return Measurement(self._shell, request, self._cells.numbers, book, idle=keeper.idle, cleared=keeper.cleared)
+        return Measurement(
+            self._shell,
+            request,
+            self._cells.numbers,
+            book,
+            idle=keeper.idle,
+            cleared=keeper.cleared,
+            origin=keeper.origin,
+        )
 
     # -- helpers ---------------------------------------------------------------------------------------------------
 

@@ -146,3 +146,43 @@ def test_a_look_that_was_cut_short_is_said_under_the_report(kernel):
     told = "who holds what stayed: stopped after 0 s: holders found so far are right, others may be missing"
     assert f"{told}; %gpumem_who --budget 10 looks longer" in cell.report
     assert "who holds what stayed" not in kernel.run("%%gpumem\nkept = torch.ones(300_000)").report
+
+
+FAILING = """\
+class Failing(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.big = torch.nn.Linear(1024, 600)
+    def forward(self, x):
+        raise ValueError('a bad batch')"""
+
+
+def test_a_run_that_begins_beside_its_former_runs_model_says_so(kernel):
+    kernel.run(FAILING)
+    cell = "%%gpumem\nmodel = Failing()\nmodel(torch.ones(1024))"
+    assert "when this run began" not in kernel.run(cell).report
+    told = (
+        "2.35 MiB of this cell's previous run were still alive on cpu via last error: ValueError in forward(), local "
+    )
+    again = kernel.run(cell)
+    assert f"when this run began, {told}`self` (class Failing, " in again.report
+    assert "instances alive now): %gpumem_free before the run gives it back" in again.report
+    # Another cell is told which run it was; and what a variable still reaches is no error's doing.
+    number = int(kernel.run("len(In) - 2").result)
+    other = kernel.run("%%gpumem\nmodel = torch.ones(300_000)").report
+    assert f"2.35 MiB that In [{number}] made were still alive on cpu via last error: " in other
+    kernel.run("kept = Failing()\nkept(torch.ones(1024))")
+    assert "when this run began" not in kernel.run("%%gpumem\nother = torch.ones(300_000)").report
+    kernel.run("%gpumem_free")
+    kernel.run("del kept")
+
+
+def test_a_checkpoint_that_stays_beside_its_model_is_told(kernel):
+    kernel.run("net = torch.nn.Linear(1024, 700)")
+    cell = kernel.run("%%gpumem\nckpt = {'model': {name: value.clone() for name, value in net.state_dict().items()}}")
+    told = (
+        "note: `ckpt` duplicates 100% of `net`'s parameters on cpu (same shapes), 2.74 MiB: if it is a checkpoint that"
+    )
+    assert f"{told} was loaded, del ckpt" in cell.report
+    assert "duplicates" not in kernel.run("%%gpumem\nother = torch.ones(300_000)").report
+    kernel.run("del net, ckpt, other")

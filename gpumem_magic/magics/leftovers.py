@@ -1,0 +1,125 @@
+"""What an error before a cell still holds when the cell begins: a re-run then needs room for two models."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpumem_magic._format import format_bytes
+from gpumem_magic.recording.model import Note
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gpumem_magic.analysis.model import Analysis
+    from gpumem_magic.book import Origin
+    from gpumem_magic.holders import HolderScan
+
+__all__ = ["Leftover", "duplicate_notes", "held_by_error", "leftover_notes"]
+
+_LEAST = 1 << 20
+# What the frames of one error reach is found in milliseconds.
+_SECONDS = 0.05
+
+
+class Leftover(NamedTuple):
+    """A storage that the last error held when a cell began.
+
+    `holder` is the way to it, `model` the class of the module that it belongs to or ``""``. `title` and `cell_key` are
+    those of the run that made it, both ``""`` where that is not known.
+    """
+
+    device: str
+    address: int
+    bytes: int
+    holder: str
+    model: str
+    title: str
+    cell_key: str
+
+
+def held_by_error(shell: Any, origin: Callable[[str, int], Origin | None]) -> tuple[Leftover, ...]:
+    """Return what the last error holds; nothing is looked at when there is none, or no torch.
+
+    Parameters
+    ----------
+    shell
+        IPython's shell.
+    origin
+        Which run made the block at (device, address).
+    """
+    ended = getattr(shell, "last_execution_result", None)
+    errors = (getattr(sys, "last_value", None), getattr(ended, "error_in_exec", None))
+    if all(error is None for error in errors) or "torch" not in sys.modules:
+        return ()
+    from gpumem_magic.holders import who_holds
+
+    try:
+        scan = who_holds(shell, budget=_SECONDS, quick=True, only_errors=True)
+    except Exception:  # noqa: BLE001 - any object may be hostile; the cell begins all the same, without this note
+        return ()
+    models = {key: model.name for model in reversed(scan.models) for key in model.storages}
+    found = []
+    for storage in scan.storages:
+        key = (storage.device, storage.address)
+        made = origin(*key)
+        title, cell_key = ("", "") if made is None else (made.entry.title, made.entry.cell_key)
+        found.append(Leftover(*key, storage.size, storage.holders[0].root, models.get(key, ""), title, cell_key))
+    return tuple(found)
+
+
+def leftover_notes(found: Sequence[Leftover], scan: HolderScan | None, cell_key: str) -> tuple[Note, ...]:
+    """Say what the last error held when the cell began, one note for each device.
+
+    Parameters
+    ----------
+    found
+        From before the cell.
+    scan
+        Who holds what after it: what a variable still reaches was not held by the error alone.
+    cell_key
+        What runs of the cell have in common.
+    """
+    if not found or scan is None:
+        return ()
+    named = {(item.device, item.address) for item in scan.storages if item.holders[0].kind.name == "VARIABLE"}
+    by_device: dict[str, list[Leftover]] = defaultdict(list)
+    for one in found:
+        if (one.device, one.address) not in named:
+            by_device[one.device].append(one)
+    texts = [
+        _text(device, mine, cell_key) for device, mine in by_device.items() if sum(one.bytes for one in mine) >= _LEAST
+    ]
+    return tuple(Note("info", text) for text in texts)
+
+
+def _text(device: str, found: Sequence[Leftover], cell_key: str) -> str:
+    first = max(found, key=lambda one: one.bytes)
+    size = format_bytes(sum(one.bytes for one in found))
+    whose = ""
+    if first.cell_key:
+        whose = " of this cell's previous run" if first.cell_key == cell_key else f" that {first.title} made"
+    what = ""
+    if first.model:
+        from gpumem_magic.holders import count_models
+
+        count = count_models(first.model)
+        what = f" (class {first.model}, {count} {'instance' if count == 1 else 'instances'} alive now)"
+    return (
+        f"when this run began, {size}{whose} {'was' if len(found) == 1 else 'were'} still alive on {device} via "
+        f"{first.holder}{what}: %gpumem_free before the run gives it back"
+    )
+
+
+def duplicate_notes(analysis: Analysis, scan: HolderScan | None) -> tuple[Note, ...]:
+    """Say which variable that the cell filled has the shapes of a model's parameters: a checkpoint, as a rule."""
+    from gpumem_magic.holders import duplicate_text, duplicates
+
+    filled = {_root(row.path) for device in analysis.devices for row in device.held}
+    found = duplicates(scan) if scan is not None and filled else ()
+    return tuple(Note("info", duplicate_text(one)) for one in found if one.copy in filled)
+
+
+def _root(path: str) -> str:
+    return path.split(".", 1)[0].split("[", 1)[0]
