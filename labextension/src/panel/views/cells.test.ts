@@ -103,5 +103,8 @@ describe('the ledger', () => {
     expect(node.textContent).toBe(LEAK.replaceAll('`', ''));
     const pieces = (node.querySelector('bdi')?.innerHTML ?? '').split('<wbr>');
     expect(pieces).toEqual(['losses_', 'of_', 'all.', 'append(', 'loss)']);
+    expect(node.querySelector('.gpumem-whole')).toBeNull();
+    setSentence(node, 'Start it with `--gpus all`.');
+    expect(node.querySelector('.gpumem-whole')?.textContent).toBe('--gpus all');
   });
 });

@@ -24,6 +24,9 @@ export function spoken(sentence: string): string {
   return sentence.replace(/`([^`]+)`/g, '$1');
 }
 
+/** So many characters of code fit a line of the narrowest panel: they stay together, as `--gpus all` should. */
+const WHOLE = 20;
+
 /** Code that a narrow column breaks where a reader would, not within a word. */
 function breakable(code: string): (Node | string)[] {
   return code
@@ -40,7 +43,13 @@ export function setSentence(node: HTMLElement, sentence: string): void {
   const parts = sentence.split(/`([^`]+)`/);
   // Code may be of any script: its direction must not turn the words around it.
   const nodes = parts.map((part, at) =>
-    at % 2 === 0 ? part : element('code', 'gpumem-quoted', element('bdi', '', ...breakable(part)))
+    at % 2 === 0
+      ? part
+      : element(
+          'code',
+          part.length <= WHOLE ? 'gpumem-quoted gpumem-whole' : 'gpumem-quoted',
+          element('bdi', '', ...breakable(part))
+        )
   );
   node.replaceChildren(...nodes.filter(part => part !== ''));
 }
