@@ -114,13 +114,14 @@ class _NoLooks:
 
 
 class _Thread(ThreadLog):
-    """A thread's marks, and the innermost call under way."""
+    """A thread's marks, the innermost call under way, and how many were under way when the watch began."""
 
-    __slots__ = ("top",)
+    __slots__ = ("outside", "top")
 
     def __init__(self, ident: int, root: Node) -> None:
         super().__init__(ident)
         self.top = root
+        self.outside = 0
 
 
 class CallMarks:
@@ -140,6 +141,7 @@ class CallMarks:
         self._tree = CallTree()
         self._threads: dict[int, _Thread] = {}
         self._code: dict[CodeType, str] = {}
+        self._watched: set[int] = set()
         self._tool: int | None = None
         if _mon is None:
             self.notes.append(Note("info", NO_CALLS))
@@ -167,16 +169,10 @@ class CallMarks:
             self.notes.append(Note("info", text))
             return
         events = _mon.events
-        ends = self._ending()
-        watched = {id(code) for code in self._code}
-
-        def unwinds(code: CodeType, offset: int, error: BaseException) -> None:
-            if id(code) in watched:  # a global event: mostly of somebody else's code
-                ends(code, offset, error)
-
+        self._watched = {id(code) for code in self._code}
         _mon.register_callback(self._tool, events.PY_START, self._beginning())
-        _mon.register_callback(self._tool, events.PY_RETURN, ends)
-        _mon.register_callback(self._tool, events.PY_UNWIND, unwinds)
+        _mon.register_callback(self._tool, events.PY_RETURN, self._ending())
+        _mon.register_callback(self._tool, events.PY_UNWIND, self._unwinding())
         for code in self._code:
             _mon.set_local_events(self._tool, code, events.PY_START | events.PY_RETURN)
         _mon.set_events(self._tool, events.PY_UNWIND)
@@ -289,10 +285,45 @@ class CallMarks:
 
         return ends
 
+    def _unwinding(self) -> Callable[[CodeType, int, BaseException], None]:
+        watched, getframe = self._watched, sys._getframe
+
+        def unwinds(code: CodeType, offset: int, error: BaseException) -> None:
+            del offset, error
+            if id(code) in watched:  # a global event: mostly of somebody else's code
+                try:  # noqa: SIM105
+                    self._unwinds(code, getframe(1))
+                except RecursionError:
+                    pass
+
+        return unwinds
+
+    def _depth(self, frame: FrameType | None) -> int:
+        """Return how many of torch's calls are under way in `frame` and its callers."""
+        depth, watched = 0, self._watched
+        while frame is not None:
+            depth += id(frame.f_code) in watched
+            frame = frame.f_back
+        return depth
+
+    def _unwinds(self, code: CodeType, frame: FrameType) -> None:
+        """End a call by an exception, which may have come before the call was noted: an interrupt, the cell's limit."""
+        thread = self._threads.get(get_ident())
+        if thread is None:
+            return
+        noted, node = thread.outside, thread.top
+        while node.below is not None:
+            noted, node = noted + 1, node.below
+        if noted > self._depth(frame.f_back):
+            self._ends(code)
+
     def _begins(self, code: CodeType, frame: FrameType) -> None:
         try:
             ident = get_ident()
-            thread = self._threads.get(ident) or self._threads.setdefault(ident, _Thread(ident, self._tree.root))
+            thread = self._threads.get(ident)
+            if thread is None:
+                thread = self._threads.setdefault(ident, _Thread(ident, self._tree.root))
+                thread.outside = self._depth(frame.f_back)
             top = thread.top
             if code is self._module_code:
                 names = frame.f_locals
@@ -317,9 +348,11 @@ class CallMarks:
             top = thread.top if thread is not None else self._tree.root
             while top.code is not code and top.below is not None:  # a greenlet's, or one whose end was not told
                 top = top.below
-            if thread is not None and top.below is not None:  # else it began before the watch
+            if thread is not None and top.below is not None:
                 thread.top = top.below
                 self._write(thread, top.below.number)
+            elif thread is not None and thread.outside:
+                thread.outside -= 1
         except RecursionError:
             pass
         except Exception as error:  # noqa: BLE001 - becomes a note

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 import threading
@@ -285,6 +286,54 @@ def test_a_module_that_raises_is_left():
 
     _, told = watched(work, {"net": outer})
     assert told == ["net", "net[0]/net", "net", "net[1]/net", "net", "", "Identity", ""]
+
+
+@contextlib.contextmanager
+def interrupted(module):
+    """Interrupt the calls of a module before anybody else hears of their beginning: the highest tool comes first."""
+    monitoring = sys.monitoring  # type: ignore[attr-defined]
+    code = torch.nn.Module._wrapped_call_impl.__code__
+
+    def begins(_code, _offset):
+        if sys._getframe(1).f_locals["self"] is module:
+            raise KeyboardInterrupt
+
+    monitoring.use_tool_id(monitoring.OPTIMIZER_ID, "interrupts")
+    monitoring.register_callback(monitoring.OPTIMIZER_ID, monitoring.events.PY_START, begins)
+    monitoring.set_local_events(monitoring.OPTIMIZER_ID, code, monitoring.events.PY_START)
+    try:
+        yield
+    finally:
+        monitoring.set_local_events(monitoring.OPTIMIZER_ID, code, 0)
+        monitoring.register_callback(monitoring.OPTIMIZER_ID, monitoring.events.PY_START, None)
+        monitoring.free_tool_id(monitoring.OPTIMIZER_ID)
+
+
+@needs_monitoring
+@pytest.mark.parametrize("started_within", [False, True])
+def test_a_call_that_is_interrupted_before_it_was_noted_ends_no_other(started_within):
+    class Careful(torch.nn.Sequential):  # type: ignore[misc]
+        def forward(self, x):
+            if started_within:
+                work.calls = CallMarks(torch)
+            with interrupted(self[0]), contextlib.suppress(KeyboardInterrupt):
+                self[0](x)
+            return self[1](x)
+
+    net = torch.nn.Sequential(Careful(torch.nn.Identity(), torch.nn.ReLU()), torch.nn.Tanh())
+
+    def work():
+        work.calls = None if started_within else CallMarks(torch)
+        net(torch.ones(2))
+        work.calls.stop()
+
+    work()
+    found = work.calls.result(lambda module: "net" if module is net else None)
+    told = ["/".join(entry[1] for entry in found.places[place]) if place >= 0 else "" for place in found.place]
+    if started_within:  # what began before the watch is no caller that it knows
+        assert told == ["ReLU", "", "Tanh", ""]
+    else:
+        assert told == ["net", "net[0]/net", "net[0][1]/net[0]/net", "net[0]/net", "net", "net[1]/net", "net", ""]
 
 
 @needs_monitoring
