@@ -133,13 +133,14 @@ class CallTree:
             meaning = (origin.number, tail, type_name)
             node = top.kin.get(meaning) or self._add(top, code, "module", type_name, meaning)
             node.origin, node.tail = origin, tail
+        if node.number == top.number:
+            return node  # there is no room for it: it is forgotten when it ends, and must be in no cycle with its module
         node.parts = None
         node.ref = ref = _Ref(module, _let_go)
         ref.key, ref.node = id(module), node
-        if node.number != top.number:
-            if top.kin is _NONE:
-                top.kin = {}
-            top.kin[id(module)] = node
+        if top.kin is _NONE:
+            top.kin = {}
+        top.kin[id(module)] = node
         return node
 
     def _stranger(self, top: Node, code: CodeType, type_name: str) -> Node:

@@ -157,6 +157,23 @@ def test_a_full_tree_says_so_and_counts_calls_as_their_callers(monkeypatch: pyte
     assert (below.number, below.below) == (top.number, inner[-1])
 
 
+def test_calls_that_a_full_tree_has_no_room_for_leave_nothing_to_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_tree, "MAX_NODES", 3)
+    net = Module(act=Act())
+    tree = CallTree()
+    top = called(tree, tree.root, net)
+    called(tree, top, net._modules["act"])
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(50):
+            called(tree, called(tree, top, Linear()), Act())
+        assert tree.is_full
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
 def test_reading_a_growing_model_again_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     read = []
