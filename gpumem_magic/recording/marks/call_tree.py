@@ -134,7 +134,7 @@ class CallTree:
             node = top.kin.get(meaning) or self._add(top, code, "module", type_name, meaning)
             node.origin, node.tail = origin, tail
         if node.number == top.number:
-            return node  # there is no room for it: it is forgotten when it ends, and must be in no cycle with its module
+            return node  # no room: it is forgotten when it ends, and must be in no cycle, with its module as with itself
         node.parts = None
         node.ref = ref = _Ref(module, _let_go)
         ref.key, ref.node = id(module), node
@@ -157,7 +157,9 @@ class CallTree:
     def _add(self, top: Node, code: CodeType, kind: str, type_name: str, key: Any = None) -> Node:
         if len(self._nodes) >= MAX_NODES:
             self.is_full = True
-            return Node(top.number, top, code, kind, type_name)
+            node = Node(top.number, top, code, kind, type_name)
+            node.origin = top.origin
+            return node
         number = next(self._numbers)
         node = self._nodes[number] = Node(number, top, code, kind, type_name)
         if key is not None:

@@ -159,7 +159,7 @@ def test_a_full_tree_says_so_and_counts_calls_as_their_callers(monkeypatch: pyte
 
 def test_calls_that_a_full_tree_has_no_room_for_leave_nothing_to_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_tree, "MAX_NODES", 3)
-    net = Module(act=Act())
+    net = Module(act=Act(), linear=Linear())
     tree = CallTree()
     top = called(tree, tree.root, net)
     called(tree, top, net._modules["act"])
@@ -168,6 +168,7 @@ def test_calls_that_a_full_tree_has_no_room_for_leave_nothing_to_the_collector(m
     try:
         for _ in range(50):
             called(tree, called(tree, top, Linear()), Act())
+            called(tree, top, net._modules["linear"])
         assert tree.is_full
         assert gc.collect() == 0
     finally:
