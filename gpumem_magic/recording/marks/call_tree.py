@@ -134,7 +134,7 @@ class CallTree:
             node = top.kin.get(meaning) or self._add(top, code, "module", type_name, meaning)
             node.origin, node.tail = origin, tail
         if node.number == top.number:
-            return node  # no room: it is forgotten when it ends, and must be in no cycle, with its module as with itself
+            return node  # no room: forgotten when it ends, it must be in no cycle, with its module as with itself
         node.parts = None
         node.ref = ref = _Ref(module, _let_go)
         ref.key, ref.node = id(module), node
