@@ -24,8 +24,8 @@ __all__ = ["check_opcodes"]
 # Tuples other than a pair of small integers, which torch writes nowhere: few enough that a chain of them cannot
 # exhaust the C stack (tuplehash takes about 100 bytes a level).
 _MAX_OTHER_TUPLES = 10_000
-# What was matched stays matched. Where that cannot be said (Python 3.10), what is kept to go back grows with the number:
-# memory for 2,000 takes up to three times as long as the match itself.
+# What was matched stays matched. Where that cannot be said (Python 3.10), each opcode leaves something to go back to:
+# memory for 2,000 of them takes up to three times as long as the match itself.
 _AS_MANY = b"{1,2000}+" if sys.version_info >= (3, 11) else b"{1,200}"
 # Strings up to this length are consumed by the expression, longer ones (paths) one at a time.
 _SHORT = 32
