@@ -151,7 +151,8 @@ class Stacks:
             return base
         parent = caller
         for spot in self._spots.path(caller):
-            if (spot.file, spot.name) == info.key:
+            # Modules do not call themselves: what %time compiles within %%time only bears the same file name.
+            if (spot.file, spot.name) == info.key and spot.name != "<module>":
                 self._recursive.add(info.key)
                 parent = spot.parent
                 break

@@ -261,6 +261,17 @@ def test_overflow_keeps_the_newest_and_says_so(notebook: Notebook) -> None:
     assert joined.reason(0) == "line unknown: its line marks were dropped, the newest ones are kept"
 
 
+def test_a_module_within_another_of_the_same_file_name_is_no_recursion(notebook: Notebook) -> None:
+    notebook.namespace["inner"] = compile("x = 1\nalloc()", "<timed exec>", "exec")
+    marks = start(is_cell)
+    notebook.run("y = 1\nz = 1\nexec(inner)\nalloc()", marks, "<timed exec>")
+    columns = marks.stop()
+    assert columns is not None
+    joined = Joined(columns, notebook.truth, 0, ())
+    outer, inner = ("<timed exec>", 3, 3, "<module>"), ("<timed exec>", 2, 2, "<module>")
+    assert [joined.given(0), joined.given(1)] == [[outer, inner], [("<timed exec>", 4, 4, "<module>")]]
+
+
 def test_lines_far_down_a_file_are_told(notebook: Notebook) -> None:
     notebook.run("\n" * 70_000 + "def f():\n    x = alloc()\n    return x\n")
     notebook.run("\n" * 32_766 + "def g():\n    x = f()\n    return alloc()")
