@@ -4,7 +4,8 @@ import type { Action } from './input/keys';
 
 export interface Page {
   dispose(): void;
-  setTheme(dark: boolean): void;
+  /** `onPaper`: for what is about to be printed. */
+  setTheme(dark: boolean, onPaper: boolean): void;
   perform(action: Action): void;
   /** A picture has the focus, so that single letters are its keys. */
   hasFocus(): boolean;

@@ -156,7 +156,7 @@ export class View {
     this.#root.style.background = '';
     this.#root.dataset.theme = dark ? 'dark' : 'light';
     this.#root.classList.toggle('paper', this.#printing);
-    this.#parts?.setTheme(dark);
+    this.#parts?.setTheme(dark, this.#printing);
   }
 
   #key(event: KeyboardEvent): void {
@@ -262,9 +262,9 @@ class Parts implements Page {
     this.picture.focus();
   }
 
-  setTheme(dark: boolean): void {
+  setTheme(dark: boolean, onPaper: boolean): void {
     const colours = coloursOf(this.#root, dark);
-    this.picture.setColours(colours);
+    this.picture.setColours(colours, onPaper);
     this.#tables.setColours(colours);
     this.#showLegend();
   }

@@ -406,6 +406,34 @@ def test_printing_shows_the_whole_table_without_controls(open_report):
     assert page.locator(f"{HOST} .panel").evaluate("e => e.scrollHeight <= e.clientHeight + 1")
 
 
+def test_paper_shows_the_picture_with_what_is_selected_in_it(open_report):
+    page = open_report("lm_growing.c1")
+    host = "document.querySelector('#gpumem-report').shadowRoot"
+
+    def on_paper() -> str:
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        printed: str = page.evaluate(f"{host}.querySelector('.picture canvas').toDataURL()")
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        return printed
+
+    plain = on_paper()
+    overlay(page).focus()
+    page.keyboard.press("w")
+    page.keyboard.press("r")
+    page.keyboard.press("0")
+    two_frames(page)
+    # The range lies on the picture itself: on paper, Chromium paints a canvas above it white.
+    assert on_paper() != plain
+    page.emulate_media(media="print")
+    shown = page.evaluate(f"[...{host}.querySelectorAll('canvas')].map(one => getComputedStyle(one).opacity)")
+    assert sorted(shown) == ["0", "0", "1", "1"]
+    page.emulate_media(media="screen")
+    expect(overlay(page)).to_be_focused()
+    page.keyboard.press("Escape")
+    two_frames(page)
+    assert on_paper() == plain
+
+
 def test_everything_is_reached_by_the_tab_key(open_report):
     page = open_report("mlp_train.c0")
     reached = set()

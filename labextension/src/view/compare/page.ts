@@ -65,9 +65,9 @@ export class ComparePage implements Page {
     this.#halves[0]?.picture.focus();
   }
 
-  setTheme(dark: boolean): void {
+  setTheme(dark: boolean, onPaper: boolean): void {
     const colours = coloursOf(this.#root, dark);
-    for (const { picture } of this.#halves) picture.setColours(colours);
+    for (const { picture } of this.#halves) picture.setColours(colours, onPaper);
     this.#table?.setColours(colours);
     this.#showLegend(colours);
   }

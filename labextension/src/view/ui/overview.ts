@@ -39,8 +39,8 @@ export class Overview {
     return this.#surfaces.whole.isCurrent();
   }
 
-  /** Draw everything as it lies under a frame of the picture; false where there is no room yet. */
-  draw(frame: Frame | null, colours: Colours): boolean {
+  /** Draw everything as it lies under a frame of the picture, on paper with the window; false without room for it. */
+  draw(frame: Frame | null, colours: Colours, onPaper: boolean): boolean {
     this.#frame = frame;
     const surface = this.#surfaces.whole;
     const pen = surface.begin();
@@ -49,7 +49,9 @@ export class Overview {
     const { viewport } = this.#session;
     // The picture of everything has the same columns.
     const drawn = frame !== null && frame.curves === curves && frame.viewport.equals(new Viewport(viewport.axis));
-    drawOverview(pen, this.#area(surface.width), curves, viewport, colours, drawn ? frame.columns : null);
+    const area = this.#area(surface.width);
+    drawOverview(pen, area, curves, viewport, colours, drawn ? frame.columns : null);
+    if (onPaper) drawWindow(pen, area, viewport, colours);
     return true;
   }
 

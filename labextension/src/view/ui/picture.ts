@@ -5,6 +5,7 @@ import { goToCell } from '../cells/jump';
 import { FREE_REGION_ROWS, REGION_ROW_PX } from '../draw/layout';
 import { drawOverlay } from '../draw/overlay';
 import type { Colours } from '../draw/palette';
+import type { Pen } from '../draw/pen';
 import { drawPicture, type Frame, type Scene } from '../draw/picture';
 import type { Action } from '../input/keys';
 import { attachPointer } from '../input/pointer';
@@ -33,6 +34,7 @@ export class PictureView {
   readonly #tooltip: Tooltip;
   readonly #detach: () => void;
   #colours: Colours;
+  #onPaper = false;
   #hover: { x: number; y: number } | null = null;
   #draft: { fromX: number; toX: number } | null = null;
   #pending = 0;
@@ -69,8 +71,10 @@ export class PictureView {
     this.#detach();
   }
 
-  setColours(colours: Colours): void {
+  /** `onPaper`: what is about to be printed. */
+  setColours(colours: Colours, onPaper = false): void {
     this.#colours = colours;
+    this.#onPaper = onPaper;
     this.#dirty = { base: true, overview: true };
     // Not at the next frame: before printing there is none.
     this.draw();
@@ -139,7 +143,7 @@ export class PictureView {
   draw(): void {
     const began = performance.now();
     if (this.#dirty.base) this.#drawBase();
-    if (this.#dirty.overview) this.#dirty.overview = !this.#overview.draw(this.frame, this.#colours);
+    if (this.#dirty.overview) this.#dirty.overview = !this.#overview.draw(this.frame, this.#colours, this.#onPaper);
     this.#overview.drawWindow(this.frame, this.#colours);
     this.#drawOverlay();
     // What a frame of ours costs, for whoever measures it; nobody listens otherwise.
@@ -155,13 +159,18 @@ export class PictureView {
     this.#dirty.base = false;
     this.frame = drawPicture(pen, surface.width, surface.height, this.scene(surface.density));
     this.picture.classList.toggle('zoomed', !this.#session.viewport.isWhole);
+    // A canvas over this one would be white on paper: Chromium prints the step that clears it.
+    if (this.#onPaper) this.#paintOverlay(pen, this.frame);
     this.#overlay.setAttribute('aria-description', describePicture(this.#session, this.frame));
   }
 
   #drawOverlay(): void {
     const { frame } = this;
     const pen = this.#surfaces.overlay.begin();
-    if (pen === null || frame === null) return;
+    if (pen !== null && frame !== null) this.#paintOverlay(pen, frame);
+  }
+
+  #paintOverlay(pen: Pen, frame: Frame): void {
     const session = this.#session;
     const { here } = session;
     const pointed =

@@ -194,9 +194,10 @@ td.bar.parts { white-space: nowrap; font-size: 0; } td.bar.parts i { min-width: 
 .gm.paper { --gm-bg: var(--gm-own-bg); --gm-raised: var(--gm-own-raised); --gm-soft: var(--gm-own-soft); --gm-fg: var(--gm-own-fg); --gm-border: var(--gm-own-border); }
 @media print {
   .gm { color-adjust: exact; print-color-adjust: exact; padding: 0; }
-  .toolbar, .hint, .copy, .tooltip, .sheet { display: none !important; }
+  .toolbar, .hint, .copy, .tooltip, .sheet, .panel p button { display: none !important; }
   .panel { max-height: none; overflow: visible; }
   .picture { resize: none; }
+  .picture .overlay, .minimap canvas + canvas { opacity: 0; }
   tr, .numbers, .picture { break-inside: avoid; }
 }
 `;
