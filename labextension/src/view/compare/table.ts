@@ -104,7 +104,13 @@ export class CompareTable {
         this.show();
       });
       body.append(
-        h('tr', {}, ...numbers(held, held), h('td', { class: 'bar' }), h('td', { class: 'where', colspan: 2 }, fold))
+        h(
+          'tr',
+          {},
+          ...numbers(held, held),
+          h('td', { class: 'bar', 'aria-hidden': 'true' }),
+          h('td', { class: 'where', colspan: 2 }, fold)
+        )
       );
       if (this.#unchanged) body.append(...same.flatMap(change => this.#rows(change, most, sourced)));
     }
@@ -134,7 +140,7 @@ export class CompareTable {
             'tr',
             {},
             ...numbers(sum('a'), sum('b')),
-            h('td', { class: 'bar' }),
+            h('td', { class: 'bar', 'aria-hidden': 'true' }),
             h('td', { colspan: 2 }, this.#caption())
           )
         )
@@ -176,7 +182,7 @@ export class CompareTable {
       'tr',
       { title: group?.file ?? null },
       ...numbers(change.a, change.b),
-      h('td', { class: 'bar' }, bar(change.b - change.a, most)),
+      h('td', { class: 'bar', 'aria-hidden': 'true' }, bar(change.b - change.a, most)),
       h(
         'td',
         { class: 'where', title: label },

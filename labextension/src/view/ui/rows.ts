@@ -79,7 +79,7 @@ export function drawTable(session: Session, spec: TableSpec, colours: Colours, p
         'tr',
         {},
         ...spec.total.cells.map(numberCell),
-        h('td', { class: 'bar' }),
+        h('td', { class: 'bar', 'aria-hidden': 'true' }),
         h('td', { colspan: 2 }, spec.total.label)
       )
     )
@@ -113,7 +113,7 @@ function tableRow(
     'tr',
     { tabindex: -1, 'aria-selected': String(group !== null && pinned.has(group)) },
     ...row.cells.map(numberCell),
-    h('td', { class: 'bar' }, bar),
+    h('td', { class: 'bar', 'aria-hidden': 'true' }, bar),
     h(
       'td',
       { class: 'where', title: row.label },
