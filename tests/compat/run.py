@@ -52,7 +52,7 @@ QUICK = (
 QUICK_WITH_TORCH = ("tests/kernel/test_cell.py", "tests/kernel/test_other_magics.py", "tests/kernel/test_survives.py")
 WITH_LAB = (
     "tests/browser/test_report.py",
-    "tests/browser/panel/test_panel.py",
+    "tests/browser/panel",
     "tests/browser/view/test_in_jupyter.py",
 )
 NAMED = (
