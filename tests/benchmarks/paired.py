@@ -1,10 +1,14 @@
 """Tell differences of a percent on a machine that is noisy by ten: for the benchmarks and the checks on the GPU.
 
-The two ways are run in rounds of four, A B B A, so that drift (clocks, temperature, other work) falls on both; each
-round gives one ratio, and what is told is the rounds' median with its 95 % interval by order statistics, which assumes
-nothing about the noise. Short rounds are better than few: what disturbs one is then thrown out by the median. The
-garbage collector is off meanwhile, and what was there before is frozen: collecting half a million objects of torch
-takes longer than the cell that is measured.
+The two ways are run in rounds of four, A B B A, so that drift (clocks, temperature, other work) falls on both alike;
+each round gives one ratio. What is told of the rounds is the median of their pairs' means (Hodges and Lehmann's
+estimate) with its 95 % interval by Wilcoxon's signed ranks. It assumes only that noise falls on either side alike,
+which the order makes so, is as sure as a mean where noise is small, and does not follow rounds that were disturbed.
+
+Short rounds are better than few. Better still are cells of several steps that say what each step took (`stepwise`): the
+median of a cell's steps throws out what disturbed one of them, and what is paid once in a cell is told apart from what
+is paid at each step. The garbage collector is off meanwhile, and what was there before is frozen: collecting half a
+million objects of torch takes longer than the cell that is measured.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Paired", "calm", "interval", "paired"]
+__all__ = ["Paired", "Steps", "Stepwise", "calm", "interval", "paired", "stepwise"]
 
 FEWEST = 4
 _COLLECT_EVERY = 16  # rounds
@@ -42,13 +46,58 @@ class Paired(NamedTuple):
         return f"{middle:+.2f} % ({low:+.2f} to {high:+.2f}; {self.rounds} rounds of 4)"
 
 
+class Steps(NamedTuple):
+    """What one run of a cell took, in seconds: the whole, and each of its steps but the last (all do the same)."""
+
+    whole: float
+    steps: list[float]
+
+
+class Stepwise(NamedTuple):
+    """How one way compares with its base, each as (low, estimate, high).
+
+    Attributes
+    ----------
+    step
+        Ratio of the steps, the first of each cell left out, less 1.
+    once
+        Seconds more in each cell than its steps explain: what is paid once.
+    cell
+        Ratio of whole cells, less 1.
+    base
+        A step of the base, in seconds.
+    length
+        Steps in a cell.
+    rounds
+        Number of rounds.
+    """
+
+    step: tuple[float, float, float]
+    once: tuple[float, float, float]
+    cell: tuple[float, float, float]
+    base: float
+    length: int
+    rounds: int
+
+    def __str__(self) -> str:
+        """Write what a step, a cell once, and the whole cell take more."""
+        step, cell = (
+            "{1:+.2f} % ({0:+.2f} to {2:+.2f})".format(*(100 * v for v in one)) for one in (self.step, self.cell)
+        )
+        once = "{1:+.0f} µs ({0:+.0f} to {2:+.0f})".format(*(1e6 * v for v in self.once))
+        return (
+            f"a step {step} of {self.base * 1e3:.2f} ms, once in a cell {once}, "
+            f"so a cell of {self.length} steps {cell}; {self.rounds} rounds of 4"
+        )
+
+
 def interval(values: list[float]) -> tuple[float, float, float]:
-    """Return the median with the 95 % interval of it, by order statistics."""
-    values = sorted(values)
+    """Return the median of the pairs' means with its 95 % interval by signed ranks: (low, estimate, high)."""
     count = len(values)
-    reach = math.ceil(0.98 * math.sqrt(count))
-    low, high = max(0, count // 2 - reach), min(count - 1, (count - 1) // 2 + reach)
-    return values[low], statistics.median(values), values[high]
+    means = sorted((one + other) / 2 for index, one in enumerate(values) for other in values[: index + 1])
+    reach = 1.96 * math.sqrt(count * (count + 1) * (2 * count + 1) / 24)
+    beyond = max(0, math.floor(len(means) / 2 - reach))
+    return means[beyond], statistics.median(means), means[-1 - beyond]
 
 
 @contextmanager
@@ -90,3 +139,34 @@ def paired(base: Callable[[], float], other: Callable[[], float], seconds: float
             if len(ratios) % _COLLECT_EVERY == 0:
                 gc.collect()
     return Paired(interval(ratios), interval(more), statistics.median(bases), len(ratios))
+
+
+def stepwise(base: Callable[[], Steps], other: Callable[[], Steps], seconds: float) -> Stepwise:
+    """Compare two ways of running a cell of steps in rounds, after one of each that does not count.
+
+    Parameters
+    ----------
+    base, other
+        Run the cell once and return what it took; always the same number of steps, three or more.
+    seconds
+        How long to go on.
+    """
+    step: list[float] = []
+    once: list[float] = []
+    cell: list[float] = []
+    bases: list[float] = []
+    length = len(base().steps) + 1
+    other()
+    with calm():
+        began = time.monotonic()
+        while len(step) < FEWEST or time.monotonic() - began < seconds:
+            one, two, three, four = base(), other(), other(), base()
+            usual, more = (statistics.median(a.steps[1:] + b.steps[1:]) for a, b in ((one, four), (two, three)))
+            step.append(more / usual - 1)
+            whole = (two.whole + three.whole - one.whole - four.whole) / 2
+            once.append(whole - length * (more - usual))
+            cell.append((two.whole + three.whole) / (one.whole + four.whole) - 1)
+            bases.append(usual)
+            if len(step) % _COLLECT_EVERY == 0:
+                gc.collect()
+    return Stepwise(interval(step), interval(once), interval(cell), statistics.median(bases), length, len(step))

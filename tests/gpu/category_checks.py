@@ -5,8 +5,10 @@ Each ``check_*`` takes nothing, asserts what must hold, and returns a line of wh
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ from shared import torch_with_cuda
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
-from paired import paired
+from paired import Steps, stepwise
 
 import gpumem_magic
 from gpumem_magic.analysis.categories import KINDS
@@ -275,36 +277,43 @@ def check_category_out_of_memory() -> str:
 
 
 def check_cost_modules() -> str:
-    """Goal: watching modules at most +2 % on a launch-bound step. Cells of 40 steps, looks at roles included."""
+    """Goal: module marks at most +2 % on a launch-bound step, over the same recording without them."""
     torch = torch_with_cuda()
     from gpumem_magic.holders.roles import RoleBook
-    from gpumem_magic.recording.marks.calls import CallMarks
+    from gpumem_magic.recording.model import Cell
+    from gpumem_magic.recording.options import RecordOptions
+    from gpumem_magic.recording.recorder import Recorder
 
     model = make(torch, width=64, depth=6)
     optimizer = torch.optim.SGD(model.parameters(), 0.001, foreach=False)
-    looked: list[float] = []
+    zero_grad, times, looked = optimizer.zero_grad, [], []
 
-    def plain() -> float:
+    def begins() -> None:
+        times.append(time.perf_counter())
+        zero_grad()
+
+    optimizer.zero_grad = begins
+
+    def run() -> Steps:
         torch.cuda.synchronize()
+        times.clear()
         began = time.perf_counter()
-        train(torch, model, optimizer, 40)
+        train(torch, model, optimizer, 8)
         torch.cuda.synchronize()
-        return time.perf_counter() - began
+        return Steps(time.perf_counter() - began, [later - earlier for earlier, later in pairwise(times)])
 
-    def watched(*, roles: bool) -> float:
-        book = RoleBook(dict) if roles else None
-        calls = CallMarks(torch, book)
+    def recorded(book: Any) -> Steps:
+        recorder = Recorder(RecordOptions(), roles=book)
+        recorder.start()
         try:
-            return plain()
+            return run()
         finally:
-            calls.stop()
+            recorder.stop(Cell(None, None, ""))
             if book is not None:
                 looked.append(book._spent)
 
     began = time.monotonic()
     while time.monotonic() - began < 1.5:
-        plain()
-    everything = paired(plain, lambda: watched(roles=True), 20)
-    calls_alone = paired(plain, lambda: watched(roles=False), 8)
-    step, looks = everything.base / 40 * 1e3, looked[-1] * 1e3
-    return f"step {step:.2f} ms, with modules and roles {everything}, looks {looks:.1f} ms a cell; alone {calls_alone}"
+        run()
+    found = stepwise(lambda: recorded(None), lambda: recorded(RoleBook(dict)), 28)
+    return f"with modules and roles: {found}; looks at roles {statistics.median(looked) * 1e3:.1f} ms of each cell"

@@ -2,8 +2,9 @@
 
 Each ``check_*`` takes nothing and returns a line of ratios from one run. Run by ``run_all.py``.
 
-Machines of this kind are noisy by several percent, so that a difference of 1 % needs many short rounds
-(``tests/benchmarks/paired.py``): cells of three steps, some hundred rounds in half a minute.
+Machines of this kind are noisy by several percent, so that a difference of 1 % needs many short rounds, and steps that
+are compared one by one (``tests/benchmarks/paired.py``): what is paid at each step is told apart from what is paid once
+in a cell, which a cell of a few steps would count at a hundred times its share in a training of hours.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ import statistics
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marks_checks import MODEL, QUICK, TRAIN, Played, start_marks, training
+from marks_checks import MODEL, QUICK, TRAIN, Played, is_cell, start_marks, training
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
-from paired import paired
+from paired import Steps, paired, stepwise
 
+from gpumem_magic.recording import marks as line_marks
 from gpumem_magic.recording import sampler
 from gpumem_magic.recording.model import Cell, Outcome
 from gpumem_magic.recording.options import RecordOptions
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 # Of one benchmark; whole rounds only. The first comparison is the one that has a goal: it gets three parts of four.
 LONGEST_S = 8.0 if QUICK else 28.0
 STEPS = 3
+STEPS_TOLD_APART = 8  # of a cell whose steps are compared: 140 ms on an H200
 
 
 def modes(played: Played, source: str) -> dict[str, Callable[[], float]]:
@@ -57,9 +61,18 @@ def modes(played: Played, source: str) -> dict[str, Callable[[], float]]:
 
         return run
 
-    def ours(stacks: str) -> Callable[[], float]:
+    def marks() -> float:
+        found = line_marks.start(is_cell)
+        try:
+            return timed()
+        finally:
+            found.stop()
+
+    def ours(stacks: str, *, lines: bool = True) -> Callable[[], float]:
         def run() -> float:
-            recorder = Recorder(RecordOptions(stacks=stacks), start_marks=lambda: start_marks(recorder))
+            recorder = Recorder(
+                RecordOptions(stacks=stacks), start_marks=(lambda: start_marks(recorder)) if lines else None
+            )
             recorder.start()
             try:
                 return timed()
@@ -78,10 +91,46 @@ def modes(played: Played, source: str) -> dict[str, Callable[[], float]]:
         "bare": timed,
         "torch context=None": history(context=None),
         "ours lines": ours("lines"),
+        "ours without lines": ours("lines", lines=False),
+        "marks": marks,
         "torch python": history(context="all", stacks="python"),
         "ours python": ours("python"),
         "bare after": after,
     }
+
+
+def told_apart(played: Played, ways: dict[str, Callable[[], float]]) -> dict[str, Callable[[], Steps]]:
+    """Make ways also tell what each step took: from one ``zero_grad``, which the loop begins with, to the next."""
+    optimizer = played.namespace["optimizer"]
+    zero_grad, times = optimizer.zero_grad, []
+
+    def begins() -> None:  # in this file, so that no line of the notebook is added
+        times.append(time.perf_counter())
+        zero_grad()
+
+    optimizer.zero_grad = begins
+
+    def stepped(way: Callable[[], float]) -> Callable[[], Steps]:
+        def run() -> Steps:
+            times.clear()
+            whole = way()
+            return Steps(whole, [later - earlier for earlier, later in pairwise(times)])
+
+        return run
+
+    return {name: stepped(way) for name, way in ways.items()}
+
+
+def compared_by_step(played: Played, source: str, *pairs: tuple[str, str]) -> str:
+    """Time ways against their base, step by step, and word the ratios."""
+    ways = modes(played, source)
+    warmed(ways["bare"])
+    stepped = told_apart(played, ways)
+    parts = []
+    for name, base in pairs:
+        found = stepwise(stepped[base], stepped[name], LONGEST_S / len(pairs))
+        parts.append(f"{name} / {base}: {found}")
+    return "; ".join(parts)
 
 
 def warmed(run: Callable[[], float], seconds: float = 1.5) -> None:
@@ -104,15 +153,33 @@ def compared(played: Played, source: str, *pairs: tuple[str, str]) -> str:
 
 
 def check_cost_launch_bound() -> str:
-    """Goal: lines at most +1 % over torch's own recorder with ``context=None``."""
-    played = training(steps=STEPS, depth=16)
-    return compared(played, TRAIN, ("ours lines", "torch context=None"), ("torch context=None", "bare"))
+    """Goal: a step with lines at most +1 % over torch's own recorder with ``context=None``."""
+    played = training(steps=STEPS_TOLD_APART, depth=16)
+    return compared_by_step(played, TRAIN, ("ours lines", "torch context=None"))
 
 
 def check_cost_python_stacks() -> str:
-    """Goal: ``--stacks python`` at most +1 % over torch's own recorder with the same arguments."""
+    """Goal: a step with ``--stacks python`` at most +1 % over torch's own recorder with the same arguments."""
+    played = training(steps=STEPS_TOLD_APART, depth=16)
+    return compared_by_step(played, TRAIN, ("ours python", "torch python"))
+
+
+def check_cost_short_cells() -> str:
+    """The same in cells of three steps, in which what is paid once in a cell counts a third."""
     played = training(steps=STEPS, depth=16)
-    return compared(played, TRAIN, ("ours python", "torch python"), ("torch python", "bare"))
+    return compared(played, TRAIN, ("ours lines", "torch context=None"))
+
+
+def check_cost_recorders() -> str:
+    """What torch's own recorder takes, without and with Python's stacks."""
+    played = training(steps=STEPS_TOLD_APART, depth=16)
+    return compared_by_step(played, TRAIN, ("torch context=None", "bare"), ("torch python", "bare"))
+
+
+def check_cost_parts() -> str:
+    """Where the cost of the lines comes from: the marks alone, and the rest of what we record."""
+    played = training(steps=STEPS_TOLD_APART, depth=16)
+    return compared_by_step(played, TRAIN, ("marks", "bare"), ("ours without lines", "torch context=None"))
 
 
 def check_cost_live_line() -> str:
