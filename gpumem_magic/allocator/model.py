@@ -33,6 +33,9 @@ __all__ = ["Failure", "Model"]
 
 _ALLOC, _FREE, _FREE_LATER, _COMPLETE = int(Op.ALLOC), int(Op.FREE), int(Op.FREE_LATER), int(Op.COMPLETE)
 
+# No device has so much, and an expandable segment's addresses do not reach further.
+_MOST = 1 << 41
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -398,7 +401,7 @@ class Model(Cache):
     def _ask_driver(self, size: int, group: int) -> tuple[int, int] | None:
         """Get memory from the driver: a block outside every list, or None when the limit is in the way."""
         segment = segment_size(size, self.settings)
-        if self.limit is not None and self.reserved + segment > self.limit:
+        if self.reserved + segment > (_MOST if self.limit is None else min(self.limit, _MOST)):
             return None
         if self.settings.expandable_segments:
             return self._extend(size, group)

@@ -25,6 +25,9 @@ SUGGESTED = (
     "garbage_collection_threshold:0.8",
 )
 
+# Numbers as good as infinite, with which sums still fit into 64 bits.
+_MOST = 1 << 50
+
 
 def parse_settings(text: str, version: TorchVersion = NEWEST) -> AllocatorSettings:
     """Read a ``PYTORCH_CUDA_ALLOC_CONF`` string as torch would.
@@ -49,12 +52,12 @@ def parse_settings(text: str, version: TorchVersion = NEWEST) -> AllocatorSettin
     threshold = options.get("garbage_collection_threshold")
     divisions = options.get("roundup_power2_divisions")
     return AllocatorSettings(
-        max_split_size=max_split * MIB if isinstance(max_split, int) else None,
+        max_split_size=_mib(max_split, 0) if isinstance(max_split, int) else None,
         max_non_split_rounding=_mib(options.get("max_non_split_rounding_mb"), plain.max_non_split_rounding),
         roundup_power2_divisions=(
-            (divisions,) * len(plain.roundup_power2_divisions)
+            (min(divisions, _MOST),) * len(plain.roundup_power2_divisions)
             if isinstance(divisions, int)
-            else divisions_by_interval(divisions)
+            else tuple(min(one, _MOST) for one in divisions_by_interval(divisions))
         ),
         garbage_collection_threshold=float(threshold) if isinstance(threshold, (int, float)) else 0.0,
         expandable_segments=options.get("expandable_segments") is True,
@@ -63,4 +66,4 @@ def parse_settings(text: str, version: TorchVersion = NEWEST) -> AllocatorSettin
 
 
 def _mib(value: object, default: int) -> int:
-    return value * MIB if isinstance(value, int) else default
+    return min(value * MIB, _MOST) if isinstance(value, int) else default

@@ -194,7 +194,7 @@ def _quiet_failures(program: Program, events: Events) -> NDArray[np.bool_]:
     While one is in use the cache is not released for a request, and whether one was is not recorded.
     """
     quiet: NDArray[np.bool_] = program.codes == Op.FAIL
-    if all(pool == (0, 0) for pool, _ in program.groups):
+    if not quiet.any() or all(pool == (0, 0) for pool, _ in program.groups):
         return quiet & False
     before = events.action[np.maximum(program.events - 1, 0)]
     quiet &= (program.events <= 0) | ((before != Action.SEGMENT_FREE) & (before != Action.SEGMENT_UNMAP))

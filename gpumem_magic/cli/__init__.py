@@ -1,6 +1,6 @@
 """The command line: the same engine without a notebook. One module per family of commands.
 
-Exit codes: 0 done, 1 bad input (one line on stderr), 2 bad usage (argparse's own, and `BadUsageError`).
+Exit codes: 0 done, 1 bad input, 2 bad usage (argparse's own, and `BadUsageError`); both with one line on stderr.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import argparse
 import importlib
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import gpumem_magic
 from gpumem_magic._errors import BadUsageError, GpumemError
@@ -24,8 +24,15 @@ __all__ = ["main"]
 _FAMILIES = ("demo", "report", "snapshot", "conf", "allocator", "monitor")
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that says what is wrong in one line; the families' parsers are of its kind too."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} ({self.prog} --help says how)\n")
+
+
 def _build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="gpumem-magic",
         description="Where did the GPU memory go, and what to do about it. FILE is a torch memory snapshot pickle, "
         "plain, .gz or .xz.",
