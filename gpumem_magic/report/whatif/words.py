@@ -86,6 +86,8 @@ def conclusion(answer: Answer) -> str:
     if dead is not None:
         return _conclusion_of_death(answer, dead)
     peak = facts.reserved_peak
+    if not peak:
+        return "nothing was reserved in this recording, so no setting changes anything"
     if best is not None:
         saves = peak - best.expected
         span = f" ({spread(best)})" if spread(best) else ""

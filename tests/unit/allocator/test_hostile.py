@@ -70,8 +70,9 @@ def test_any_events_end_in_a_number_or_a_sentence(events, segments, limit):
     try:
         trace = from_snapshot(snapshot(events, segments))
         lab = Lab(trace, most_used(trace), limit=limit)
-    except GpumemError as error:
-        assert "\n" not in str(error)
+    except GpumemError as refused:
+        told = str(refused)
+        assert "\n" not in told  # noqa: PT017 - either outcome is right
         return
     lab.examine()
     assert all("\n" not in line for line in lab.warnings)
