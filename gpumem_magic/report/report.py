@@ -12,16 +12,6 @@ import numpy as np
 from gpumem_magic._errors import ExportError
 from gpumem_magic.analysis.anonymous import without_source
 from gpumem_magic.report.document import detail_document, view_document
-from gpumem_magic.report.files import (
-    default_name,
-    interchange_format,
-    is_picture_name,
-    is_snapshot_name,
-    write_new,
-    write_new_snapshot,
-    write_report,
-)
-from gpumem_magic.report.interchange import exported
 from gpumem_magic.report.segments import moment_document
 from gpumem_magic.report.text import report_text
 from gpumem_magic.report.whatif.model import bare
@@ -190,6 +180,17 @@ class Report:
             lies there at all; for a snapshot, when the recording has no events of torch's caching allocator; for a
             picture, when there is none.
         """
+        # Files come with the first one that is written: a tenth of what a report would import.
+        from gpumem_magic.report.files import (
+            default_name,
+            interchange_format,
+            is_picture_name,
+            is_snapshot_name,
+            write_new,
+            write_new_snapshot,
+            write_report,
+        )
+
         if is_snapshot_name(path):
             return write_new_snapshot(self.to_trace(), path)
         if is_picture_name(path):
@@ -199,6 +200,8 @@ class Report:
             return write_new(picture, path)
         tool = interchange_format(path)
         if tool is not None:
+            from gpumem_magic.report.interchange import exported
+
             return write_new(exported(self.to_document(), tool), path)
         return write_report(self.to_html(), path, default_name(self.analysis))
 
