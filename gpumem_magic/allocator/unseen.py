@@ -45,7 +45,9 @@ _MOST_REPLAYS = 150
 _SHARES = (0.5, 0.1)
 _LARGE = 100_000
 # Where the cache is empty for a smaller share of the operations, hardly any call is unseen. In all of 44 programs that
-# died of unseen calls it was 0.18 or more; in recorded training runs it is 0.01 to 0.1.
+# died of unseen calls it was 0.18 or more; in recorded training runs it is 0.01 to 0.1. Of 1,500 random programs near
+# their limit 73 had a smaller share: all 73 verdicts were right, and searching found no fatal calls in the 23 that
+# lived. Searching all the same called one right verdict of 31 on recorded programs into question.
 _LEAST_SHARE = 0.1
 # So many of them, or half, try moments at random, in sets of these sizes.
 _AT_RANDOM = 75
