@@ -27,7 +27,7 @@ export class Toolbar {
   readonly #actions: ToolbarActions;
   readonly #input = h('input', {
     type: 'search',
-    placeholder: 'text or /regex/',
+    placeholder: 'search',
     'aria-label': 'Search; /…/ is a regular expression',
     title: 'Text, or a regular expression between slashes. Enter: next, Shift+Enter: previous.',
     dir: 'auto'
