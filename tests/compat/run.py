@@ -115,6 +115,7 @@ ENVIRONMENTS = (
     Environment("3.12", "3.12"),
     Environment("3.12, newest of everything", "3.12", ("jupyterlab", "notebook"), torch="torch==2.14.1"),
     Environment("3.13", "3.13"),
+    Environment("3.13, with torch", "3.13", torch="torch==2.14.1"),
     Environment(
         "3.11, JupyterLab 4.4", "3.11", ("jupyterlab==4.4.*", "notebook==7.4.*"), torch="torch==2.13.0", lab=True
     ),
