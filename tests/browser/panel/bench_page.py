@@ -1,9 +1,9 @@
 """What the panel costs the page. Run by hand: ``pytest tests/browser/panel/bench_page.py -s``; it asserts nothing.
 
 Main thread: processor time of the page's tasks at one reading a second, as a share of a core, with the panel shown and
-hidden in turn; eight unfolded devices whose every number and process changes with each reading. Heap and nodes: before and after
-3,600 readings that are sent through the panel's own socket as fast as the page takes them, after a garbage collection
-each.
+hidden in turn; eight unfolded devices whose every number and process changes with each reading. Heap and nodes: before
+and after 3,600 readings that are sent through the panel's own socket as fast as the page takes them, after a garbage
+collection each.
 """
 
 from __future__ import annotations
