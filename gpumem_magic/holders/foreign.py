@@ -10,13 +10,16 @@ import ctypes
 import sys
 from typing import Any
 
+from gpumem_magic.holders.edges import own_attributes
+
 __all__ = ["Foreign"]
 
 _CAPSULE = "PyCapsule"
 # Fields before the tensor in `DLManagedTensorVersioned`: version (two 32-bit), context, deleter, flags (64-bit).
 _VERSIONED_OFFSET = 8 + 2 * ctypes.sizeof(ctypes.c_void_p) + 8
 # Libraries whose arrays have `__cuda_array_interface__` as a plain property.
-_ON_GPU = frozenset({"cupy", "numba", "rmm", "cudf"})
+_ON_GPU = frozenset({"cupy", "numba", "rmm", "cudf", "pycuda", "warp"})
+_INTERFACE = "__cuda_array_interface__"
 # Elements of an array of objects that are looked at.
 _MOST_ELEMENTS = 100_000
 
@@ -41,8 +44,9 @@ class Foreign:
             return "NumPy array"
         if kind.__name__ == _CAPSULE and kind.__module__ == "builtins":
             return "DLPack capsule"
-        library = str(kind.__module__).partition(".")[0]
-        if library in _ON_GPU and "__cuda_array_interface__" in dir(kind):
+        library = str(own_attributes(kind).get("__module__")).partition(".")[0]
+        # What such a property of anybody else's would do is not known.
+        if library in _ON_GPU and any(_INTERFACE in own_attributes(owner) for owner in type.mro(kind)):
             return f"{library} array"
         return ""
 
@@ -53,8 +57,12 @@ class Foreign:
         base = self._array.base.__get__(value)
         found = [] if base is None else [base]
         if self._array.dtype.__get__(value).hasobject and self._array.size.__get__(value) <= _MOST_ELEMENTS:
-            found += self._array.ravel(value).tolist()
+            found += self._elements(value)
         return found
+
+    def _elements(self, value: Any) -> list[object]:
+        """Return the elements of an array of objects; making another array of it would run its class's own code."""
+        return list(self._array.flat.__get__(value))
 
     def describe(self, parent: Any, child: object) -> str | None:
         """Name the edge from an array; None for every other edge."""
@@ -62,7 +70,7 @@ class Foreign:
             return None
         if self._array.base.__get__(parent) is child:
             return ".base"
-        flat = self._array.ravel(parent).tolist() if self._array.dtype.__get__(parent).hasobject else []
+        flat = self._elements(parent) if self._array.dtype.__get__(parent).hasobject else []
         return next((f".flat[{index}]" for index, value in enumerate(flat) if value is child), None)
 
     def is_borrowed(self, value: Any) -> bool:
@@ -82,7 +90,7 @@ class Foreign:
                 return int(self._array.__array_interface__.__get__(value)["data"][0])
             if kind == "DLPack capsule":
                 return _in_capsule(value)
-            return int(value.__cuda_array_interface__["data"][0]) if kind else None
+            return int(getattr(value, _INTERFACE)["data"][0]) if kind else None
         except Exception:  # noqa: BLE001 - another library's object; it then has no address
             return None
 

@@ -132,6 +132,8 @@ class HolderScan:
         one of these.
     bounds
         Path → a container on holders' paths that takes only so much.
+    foreign
+        Address → path of another library's object, for those over memory that no tensor of Python's has.
     models
         Modules that are no part of another one; empty in a quick scan.
     former
@@ -146,6 +148,7 @@ class HolderScan:
     witnesses: Mapping[tuple[str, int], weakref.ref[Any]] = field(default_factory=dict, repr=False, compare=False)
     idle: Mapping[str, str] = field(default_factory=dict)
     bounds: Mapping[str, Bound] = field(default_factory=dict)
+    foreign: Mapping[int, str] = field(default_factory=dict)
     models: tuple[LiveModel, ...] = ()
     former: Mapping[tuple[str, int], str] = field(default_factory=dict)
 

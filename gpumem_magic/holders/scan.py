@@ -136,6 +136,7 @@ class _Scan:
         self._is_quick = False
         self._found: dict[StorageKey, _Found] = {}
         self._graphs: dict[str, list[tuple[str, int]]] = {}
+        self._foreign: dict[int, str] = {}
         self._classes = FormerClasses(shell.user_ns)
 
     def result(self) -> HolderScan:
@@ -226,7 +227,9 @@ class _Scan:
             at = bisect.bisect_right(starts, address) - 1
             key = places[at][1] if at >= 0 else None
             if key is None or address >= key.address + key.size:
+                self._foreign.setdefault(address, path)
                 continue
+            self._foreign.pop(address, None)
             holders = self._found[key].holders
             if all(holder.root != root.label for holder in holders.values()):
                 holders.setdefault(path, Holder(root.kind, path, root.label))
@@ -270,7 +273,8 @@ class _Scan:
                     entry.nodes = item.nodes
                     entry.holders[text] = Holder(HolderKind.GRAPH, f"{text}{root.where}", root.label)
             more += [
-                Root(HolderKind.GRAPH, f"{path}.grad_fn → {packed.name}", packed.value) for packed in self._graph.packed
+                Root(HolderKind.GRAPH, f"{path}.grad_fn → {packed.name}", packed.value, root.where)
+                for packed in self._graph.packed
             ]
             self._graph.packed.clear()
         if more:
@@ -424,6 +428,7 @@ class _Scan:
             reason if cut else None,
             tuple(kept),
             witnesses,
+            foreign=self._foreign,
             models=() if self._is_quick else live_models(self._torch),
             former={(key.device, key.address): entry.former for key, entry in self._found.items() if entry.former},
         )

@@ -7,11 +7,14 @@ that was seen right after the measured cell, before anything else ran, still lie
 
 from __future__ import annotations
 
+import bisect
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from gpumem_magic._format import format_bytes
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from gpumem_magic.book import Ledger, LiveBlocks, Origin
     from gpumem_magic.holders import HolderScan, StorageWitness
@@ -98,16 +101,31 @@ def unowned_blocks(scan: HolderScan, now: Mapping[str, LiveBlocks], ledger: Ledg
 
     if scan.cut is not None:
         return []
-    sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    sums: dict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
+    shown = sorted(scan.foreign.items())
     for device, blocks in now.items():
         owned = {storage.address for storage in scan.storages if storage.device == device}
         for address, size in zip(blocks.address.tolist(), blocks.size.tolist(), strict=True):
             if address in owned:
                 continue
             origin = ledger.origin(device, address)
-            entry = sums[device, "" if origin is None else str(origin)]
+            entry = sums[device, "" if origin is None else str(origin), _what(address, size, shown)]
             entry[0] += size
             entry[1] += 1
-    what = "a library's workspace, a captured graph's pool or memory that only C++ holds; no leak by itself"
-    rows = [Unowned(device, size, count, origin, what) for (device, origin), (size, count) in sums.items()]
+    rows = [Unowned(device, size, count, origin, what) for (device, origin, what), (size, count) in sums.items()]
     return sorted(rows, key=lambda row: -row.bytes)
+
+
+def _what(address: int, size: int, shown: Sequence[tuple[int, str]]) -> str:
+    """Say what a block without a tensor is for, as far as its place and size tell."""
+    at = bisect.bisect_left(shown, (address, ""))
+    if at < len(shown) and shown[at][0] < address + size:
+        return f"memory that {shown[at][1]} shows"
+    from gpumem_magic.analysis.categories.model import WORKSPACE_SIZES
+
+    if size in WORKSPACE_SIZES:
+        return (
+            f"workspaces of {format_bytes(size)} of cuBLAS or cuBLASLt, one for each thread and stream that multiplied "
+            "matrices: as many as these, no leak"
+        )
+    return "a library's workspace, a captured graph's pool or memory that only C++ holds; no leak by itself"

@@ -42,6 +42,9 @@ _OWN = (
 
 # A child forked in the middle of an import would wait for ever for the module's lock, so forks wait for us.
 _importing = threading.RLock()
+# Not for ever: a fork in the middle of an import of the user's holds a lock that our import may be waiting for.
+_FORK_SECONDS = 3.0
+_forks = threading.local()
 _asked = False
 _own_asked = False
 _waiting: Tick | None = None
@@ -107,7 +110,27 @@ def _import() -> None:
         widget.preload()
 
 
+def _before_fork() -> None:
+    _forks.waited = _importing.acquire(timeout=_FORK_SECONDS)
+
+
+def _after_fork() -> None:
+    if _forks.waited:
+        _importing.release()
+
+
+def _after_fork_in_child() -> None:
+    global _importing  # noqa: PLW0603 - whoever holds the former one is not here
+    if _forks.waited:
+        _importing.release()
+    else:
+        _importing = threading.RLock()
+
+
+# Not for ever: a fork in the middle of an import of the user's holds a lock that our import may be waiting for.
+_FORK_SECONDS = 3.0
+_forks = threading.local()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release
-    )
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

@@ -32,6 +32,7 @@ from gpumem_magic.analysis.categories.model import (
     TEMPORARY,
     UNKNOWN,
     WORKSPACE,
+    WORKSPACE_SIZES,
 )
 from gpumem_magic.analysis.categories.phases import BACKWARD, BUILD, FORWARD, LOADER, OUTSIDE, STEP, UNCLEAR, ZERO_GRAD
 from gpumem_magic.trace.constant import constant, is_constant
@@ -54,9 +55,6 @@ SEEN_AS = {
     "tensor": OTHER,
 }
 
-# Of cuBLAS (per handle and stream) and cuBLASLt: 32 MiB on Hopper, 8.125 MiB elsewhere; 1 MiB for cuBLASLt. Found in
-# recordings of an H200, and in torch's defaults (CUDABlas, getChosenWorkspaceSize).
-_WORKSPACES = (33_554_432, 8_519_680, 1_048_576)
 _TOLD_BY_LIKENESS = (GRADIENT, OPTIMIZER, INPUT, PARAMETER, BUFFER)
 # One output or two of a forward are held by variables; more are what a graph keeps.
 _GRAPH = 3
@@ -194,7 +192,7 @@ def infer(
     category = np.where(alike >= 0, alike, category)
     if is_device and complete:
         # Also one from before the cell: what lives on and belongs to no tensor.
-        settle(alive & (timeline.blocks > 0) & np.isin(timeline.requested, _WORKSPACES), WORKSPACE)
+        settle(alive & (timeline.blocks > 0) & np.isin(timeline.requested, WORKSPACE_SIZES), WORKSPACE)
     settle(~new, BEFORE)
     settle(new & (timeline.blocks == 0), UNKNOWN)
     settle(within & (what.born == BACKWARD) & (what.module > 0) & (what.died_module == 0), ACTIVATION)

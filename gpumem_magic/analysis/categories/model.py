@@ -24,11 +24,16 @@ __all__ = [
     "TEMPORARY",
     "UNKNOWN",
     "WORKSPACE",
+    "WORKSPACE_SIZES",
     "BackwardRow",
     "Categories",
     "CategoryRow",
     "ModuleRow",
 ]
+
+#: Bytes of the workspaces of cuBLAS (per handle and stream) and cuBLASLt: 32 MiB on Hopper, 8.125 MiB elsewhere; 1 MiB
+#: for cuBLASLt. Found in recordings of an H200, and in torch's defaults (CUDABlas, getChosenWorkspaceSize).
+WORKSPACE_SIZES = (33_554_432, 8_519_680, 1_048_576)
 
 # Stable names, in the order of the bands: what stays longest lies lowest.
 KINDS = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import inspect
 import re
 import shutil
 import sys
@@ -408,3 +409,65 @@ def test_objects_that_lie_about_themselves(shell):
     """
     run(shell, code)
     assert find(shell, quick=True).holders[0].path == "box[<Liar>][0]"
+
+
+# What CuPy's and Numba's arrays are to us: a class of that library with the interface as a property.
+ARRAYS = """
+class Array:
+    def __init__(self, at): self.at = at
+    @property
+    def __cuda_array_interface__(self): return {"data": (self.at, False), "version": 3}
+Array.__module__ = LIBRARY
+"""
+
+
+@pytest.mark.parametrize("library", ["cupy", "numba.cuda.cudadrv.devicearray"])
+def test_a_gpu_librarys_array_over_a_tensors_memory(shell, library):
+    # The address alone leads from one to the other, here in the middle of the storage.
+    run(shell, f"LIBRARY = {library!r}\n{ARRAYS}\nx = torch.ones(N)\nshown = [Array(x.data_ptr() + 64)]")
+    holders = [holder.path for holder in find(shell, quick=True).holders]
+    assert holders == ["x", f"shown[0] ({library.partition('.')[0]} array)"]
+
+
+def test_a_gpu_librarys_array_over_memory_without_a_tensor_is_kept_for_the_allocators_blocks(shell):
+    run(shell, f"LIBRARY = 'cupy'\n{ARRAYS}\nshown = Array(7)\nx = torch.ones(N)")
+    assert who_holds(shell, budget=60, quick=True).foreign == {7: "shown (cupy array)"}
+
+
+def test_a_wrapper_of_the_users_own_is_followed_and_not_asked(shell):
+    code = """
+    class Wrapper:
+        def __init__(self, tensor): self.tensor = tensor
+        @property
+        def __cuda_array_interface__(self): raise KeyError("nobody asked")
+    wrapped = Wrapper(torch.ones(N))
+    """
+    run(shell, code)
+    assert [holder.path for holder in find(shell, quick=True).holders] == ["wrapped.tensor"]
+
+
+def test_an_array_class_of_the_users_own_runs_no_code(shell):
+    code = """
+    import numpy
+    made = []
+    class Own(numpy.ndarray):
+        def __array_finalize__(self, base): made.append(base)
+    own = numpy.empty((2, 2), object).view(Own)
+    own[1, 0] = torch.ones(N)
+    made.clear()
+    """
+    run(shell, code)
+    assert find(shell, quick=True).holders[0].path == "own.flat[2]"
+    assert shell.user_ns["made"] == []
+
+
+def test_what_a_pack_hook_put_aside_in_a_function_says_which(shell):
+    def work():
+        x = torch.ones(8, requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(lambda _: [torch.ones(COUNT)], lambda packed: packed[0][:8]):
+            loss = x.exp()
+        scan = who_holds(shell, budget=60, quick=True, function=inspect.currentframe())
+        return loss, [storage.holders[0].path for storage in scan.storages if storage.size == BYTES]
+
+    _, paths = work()
+    assert paths == ["loss.grad_fn → ExpBackward0.saved_result, packed by a hook[0] in function work"]

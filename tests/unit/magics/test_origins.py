@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpumem_magic.book import Origin  # noqa: E402
-from gpumem_magic.holders import who_holds  # noqa: E402
-from gpumem_magic.magics.origins import Origins  # noqa: E402
+from gpumem_magic.book import LiveBlocks, Origin  # noqa: E402
+from gpumem_magic.holders import HolderScan, who_holds  # noqa: E402
+from gpumem_magic.magics.origins import Origins, unowned_blocks  # noqa: E402
 from gpumem_magic.recording.readings import now_us  # noqa: E402
 
 
@@ -99,3 +101,19 @@ def test_a_witness_that_moved_makes_room_for_the_one_that_lies_there_now(ledger)
     measured(origins)
     unmeasured(origins)
     assert origins.of(look(x=x, y=y), ledger) == {("cpu", address): "In [2]"}
+
+
+def test_blocks_without_a_tensor_are_named_by_place_and_size(ledger):
+    mib = 1 << 20
+    blocks = LiveBlocks(
+        np.array([0x1000, 0x8000_0000, 0x9000_0000, 0xB000_0000], np.uint64),
+        np.array([4 * mib, 32 * mib, 32 * mib, 3 * mib], np.int64),
+    )
+    scan = HolderScan((), 9, 0.1, None, foreign={0x2000: "features (cupy array)"})
+    rows = unowned_blocks(scan, {"cuda:0": blocks}, ledger)
+    assert [(row.bytes // mib, row.blocks) for row in rows] == [(64, 2), (4, 1), (3, 1)]
+    assert rows[0].what.startswith("workspaces of 32.0 MiB of cuBLAS or cuBLASLt, one for each thread and stream that")
+    assert rows[1].what == "memory that features (cupy array) shows"
+    assert rows[2].what.startswith("a library's workspace, a captured graph's pool")
+    # A search that was cut short says nothing about owners.
+    assert unowned_blocks(replace(scan, cut="stopped"), {"cuda:0": blocks}, ledger) == []

@@ -28,3 +28,34 @@ def test_where_no_thread_can_start_nothing_is_warmed_up(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     assert warmup._begin_own() is False
+
+
+def test_a_fork_waits_for_an_import_of_ours_and_not_for_ever(monkeypatch):
+    monkeypatch.setattr(warmup, "_FORK_SECONDS", 0.01)
+    lock, holds, leave = warmup._importing, threading.Event(), threading.Event()
+
+    def hold():
+        # As an import that waits for a module which the forking thread is in the middle of importing.
+        with lock:
+            holds.set()
+            leave.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert holds.wait(30)
+    warmup._before_fork()
+    warmup._after_fork()
+    # In the child, the one that holds it is gone.
+    warmup._before_fork()
+    monkeypatch.setattr(warmup, "_importing", lock)  # put back at the end
+    warmup._after_fork_in_child()
+    assert warmup._importing.acquire(blocking=False)
+    warmup._importing.release()
+    leave.set()
+    thread.join()
+    warmup._importing = lock
+    warmup._before_fork()
+    assert warmup._forks.waited
+    warmup._after_fork()
+    with pytest.raises(RuntimeError):  # it was let go of as often as it was taken
+        lock.release()
