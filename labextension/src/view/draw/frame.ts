@@ -218,6 +218,8 @@ export function drawRegions(
   pen.restore();
 }
 
+/** Middle of the markers' names under the plot's top. */
+export const MARKER_LABEL_PX = 18;
 /** Markers of little weight closer than this are drawn once. */
 const MARKER_PX = 6;
 
@@ -272,7 +274,7 @@ export function drawMarkers(
     const half = pen.measureText(text).width / 2 + 4;
     const middle = Math.min(Math.max(x, plot.x + half), plot.x + plot.width - half);
     if (middle - half < free) continue;
-    plate(pen, text, middle, plot.y + 18, { ...colours, muted: grave ? colours.danger : colours.muted });
+    plate(pen, text, middle, plot.y + MARKER_LABEL_PX, { ...colours, muted: grave ? colours.danger : colours.muted });
     free = middle + half + 4;
   }
 }

@@ -1,6 +1,7 @@
 /** The layer that follows the mouse: cursor, selected moment, range and allocation. Redrawn alone, it costs nothing. */
 
 import type { Single } from '../model/singles';
+import { MARKER_LABEL_PX } from './frame';
 import type { Colours } from './palette';
 import { FONT, type Pen } from './pen';
 import type { Frame } from './picture';
@@ -15,6 +16,8 @@ export interface OverlayState {
   hereLife: readonly [number, number] | null;
   range: { fromU: number; toU: number } | null;
   peakU: number | null;
+  /** Names of markers stand along the top. */
+  marked: boolean;
 }
 
 export function drawOverlay(pen: Pen, frame: Frame, state: OverlayState, colours: Colours): void {
@@ -25,7 +28,7 @@ export function drawOverlay(pen: Pen, frame: Frame, state: OverlayState, colours
   pen.clip();
   if (state.range !== null) drawRange(pen, frame, state.range, colours);
   const xOf = (u: number): number => plot.x + frame.viewport.pxOfU(u, plot.width);
-  if (state.peakU !== null) drawPeak(pen, frame, xOf(state.peakU), colours);
+  if (state.peakU !== null) drawPeak(pen, frame, xOf(state.peakU), state.marked, colours);
   if (state.hereU !== null) {
     const x = Math.round(xOf(state.hereU)) + 0.5;
     upright(pen, x, plot.y, plot.height + 6, colours.accent, 1.5);
@@ -66,7 +69,7 @@ function drawRange(pen: Pen, frame: Frame, range: { fromU: number; toU: number }
   upright(pen, right, plot.y, plot.height, colours.accent, 1.5);
 }
 
-function drawPeak(pen: Pen, frame: Frame, x: number, colours: Colours): void {
+function drawPeak(pen: Pen, frame: Frame, x: number, marked: boolean, colours: Colours): void {
   const { plot } = frame.layout;
   const column = Math.min(
     frame.columns.count - 1,
@@ -78,7 +81,7 @@ function drawPeak(pen: Pen, frame: Frame, x: number, colours: Colours): void {
   const text = 'peak';
   const width = pen.measureText(text).width;
   const leftSide = x + width + 14 > plot.x + plot.width;
-  const labelY = Math.max(plot.y + 8, y - 4);
+  const labelY = Math.max(plot.y + (marked ? MARKER_LABEL_PX + 16 : 8), y - 4);
   pen.fillStyle = colours.background;
   pen.globalAlpha = 0.8;
   pen.fillRect(leftSide ? x - width - 11 : x + 5, labelY - 8, width + 6, 15);

@@ -185,7 +185,8 @@ export class PictureView {
         hereLifetime: here?.lifetime ?? null,
         hereLife: here === null || here.lifetime === null ? null : session.lifeOf(here.lifetime, here.source),
         range: this.#draftRange() ?? session.range,
-        peakU: session.unfiltered ? peakU(session) : null
+        peakU: session.unfiltered ? peakU(session) : null,
+        marked: session.active().recording.device.markers.length > 0
       },
       this.#colours
     );
