@@ -12,7 +12,7 @@ from gpumem_magic.allocator.settings_model import MIB, AllocatorSettings, divisi
 if TYPE_CHECKING:
     from gpumem_magic.allocator.conf import TorchVersion
 
-__all__ = ["SUGGESTED", "parse_settings"]
+__all__ = ["SUGGESTED", "parse_question", "parse_settings"]
 
 #: What people try, with the values that articles name. The garbage collector acts under a limit only.
 SUGGESTED = (
@@ -25,8 +25,32 @@ SUGGESTED = (
     "garbage_collection_threshold:0.8",
 )
 
+# Options that change where blocks go or when a request fails, and that the model does not know: option → what to do.
+_NOT_MODELLED = {
+    "per_process_memory_fraction": "give the limit itself, with --cap-gib",
+    "throw_on_cudamalloc_oom": "it makes requests fail that a freed cache would have served",
+    "graph_capture_record_stream_reuse": "it changes what a captured graph reuses",
+}
+
 # Numbers as good as infinite, with which sums still fit into 64 bits.
 _MOST = 1 << 50
+
+
+def parse_question(text: str) -> AllocatorSettings:
+    """Read a setting that somebody asks about; see `parse_settings`.
+
+    Raises
+    ------
+    BadUsageError
+        Also for an option whose effect is not replayed, so that the answer is not that of the others alone.
+    """
+    settings = parse_settings(text)
+    options = check(text, NEWEST).settings
+    for name, instead in _NOT_MODELLED.items():
+        value = options.get(name, False)
+        if value is True or (isinstance(value, float) and value < 1.0):
+            raise BadUsageError(f"{text!r}: {name} is not replayed: {instead}")
+    return settings
 
 
 def parse_settings(text: str, version: TorchVersion = NEWEST) -> AllocatorSettings:

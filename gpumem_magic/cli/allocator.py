@@ -50,14 +50,14 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 def _run_whatif(arguments: argparse.Namespace) -> int:
     from gpumem_magic.allocator.lab import Lab, most_used
     from gpumem_magic.allocator.settings_model import from_torch
-    from gpumem_magic.allocator.settings_text import parse_settings
+    from gpumem_magic.allocator.settings_text import parse_question
     from gpumem_magic.report.whatif.replay import SUGGESTED
 
     if arguments.cap_gib is not None and not 0 < arguments.cap_gib < 2**20:
         raise BadUsageError("--cap-gib must be a positive number of GiB")
     confs: list[str] = arguments.conf if arguments.conf is not None else list(SUGGESTED)
     # Before the file is read: a typo should not cost seconds.
-    settings = [parse_settings(text) for text in confs]
+    settings = [parse_question(text) for text in confs]
     trace = open_snapshot(arguments.file)
     device = most_used(trace) if arguments.device is None else pick_device(trace, arguments.device)
     limit = None if arguments.cap_gib is None else int(arguments.cap_gib * _GIB)

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpumem_magic._errors import BadUsageError, SnapshotError
 from gpumem_magic.allocator.settings_model import from_torch
-from gpumem_magic.allocator.settings_text import SUGGESTED, parse_settings
+from gpumem_magic.allocator.settings_text import SUGGESTED, parse_question, parse_settings
 from gpumem_magic.allocator.squeeze import Means
 from gpumem_magic.report.whatif.limits import natural_cap, why_not
 from gpumem_magic.report.whatif.model import STACKLESS, Answer, Cap, Facts, Row
@@ -236,7 +236,7 @@ def question_for(
         raise SnapshotError(reason or "there is nothing to replay")
     chosen = tuple(SUGGESTED if confs is None else confs)
     for conf in chosen:
-        parse_settings(conf)
+        parse_question(conf)
     trace = Trace((memory.device,), analysis.stacks, (), memory.settings)
     limited = device.limit is not None and device.total is not None and device.limit < device.total
     return Question(

@@ -108,6 +108,24 @@ def test_a_limit_that_is_none_is_bad_usage(cap, tmp_path, capsys):
     assert told.err == "gpumem-magic: --cap-gib must be a positive number of GiB\n"
 
 
+@pytest.mark.parametrize(
+    ("conf", "words"),
+    [
+        ("per_process_memory_fraction:0.5", "give the limit itself, with --cap-gib"),
+        ("throw_on_cudamalloc_oom:True", "requests fail that a freed cache would have served"),
+        ("expandable_segments:True,graph_capture_record_stream_reuse:True", "what a captured graph reuses"),
+    ],
+)
+def test_what_is_not_modelled_is_refused(conf, words, capsys):
+    assert cli.main(["whatif", "unread.pickle", "--conf", conf]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"gpumem-magic: '{conf}': ")
+    assert "is not replayed" in told
+    assert words in told
+    assert cli.main(["whatif", "unread.pickle", "--conf", conf.replace("True", "False").replace("0.5", "1.0")]) == 1
+    assert "unread.pickle" in capsys.readouterr().err
+
+
 def test_what_argparse_refuses_is_told_in_one_line(capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main(["whatif", "file", "--cap-gib", "much"])
