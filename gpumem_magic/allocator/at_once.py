@@ -9,7 +9,7 @@ free block, which reaches up to the next block in use or to the segment's end; i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
-__all__ = ["Ends", "Order", "block_order", "follow_at_once"]
+__all__ = ["Matched", "Order", "block_order", "match_frees", "sizes_at_once"]
 
 _UNIT = MIN_BLOCK.bit_length() - 1
 # More (allocation, neighbour) pairs than this, and the loop is as fast.
@@ -34,15 +34,6 @@ _MOST_SEGMENT_EVENTS = 50_000
 # 256 TiB of addresses and 16 million events fit one sorted number.
 _MOST_PLACES = 1 << 39
 _MOST_BITS = 24
-
-
-@dataclass(frozen=True)
-class Ends:
-    """Sizes and ends of all lifetimes: those from before the first event, then one an allocation; as in `Lifetimes`."""
-
-    size: NDArray[np.int64]
-    free_event: NDArray[np.int32]
-    release_event: NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -181,14 +172,27 @@ def _ranges(begin: Numbers, count: Numbers) -> tuple[NDArray[np.intp], Numbers]:
     return row, np.arange(len(row)) + np.repeat(begin - np.cumsum(count) + count, count)
 
 
-def follow_at_once(
-    events: Events,
-    order: Order,
-    blocks: tuple[Numbers, Numbers, NDArray[np.bool_]],
-    starting_segments: list[tuple[int, int]],
-    sizes: tuple[Numbers, Numbers],
-) -> Ends | None:
-    """Find sizes and ends of all lifetimes.
+class Matched(NamedTuple):
+    """Allocations of a plain recording with their frees: those from before the first event, then one an allocation.
+
+    Attributes
+    ----------
+    free_event, release_event
+        As in `Lifetimes`.
+    births
+        Position among the block events of each allocation.
+    releases
+        Position of each one's end, -1 for never.
+    """
+
+    free_event: NDArray[np.int32]
+    release_event: NDArray[np.int32]
+    births: NDArray[np.intp]
+    releases: NDArray[np.int32]
+
+
+def match_frees(events: Events, order: Order, known: Numbers, is_pending: NDArray[np.bool_]) -> Matched | None:
+    """Find the free of each allocation.
 
     Parameters
     ----------
@@ -196,21 +200,15 @@ def follow_at_once(
         The columns.
     order
         What `block_order` returns for them.
-    blocks
-        Addresses and sizes of what was in use before the first event, and whether it only waited for its free to
-        complete, in address order.
-    starting_segments
-        (start, size) of segments from cudaMalloc before the first event.
-    sizes
-        Per allocation, block size that its bytes round up to and smallest remainder that is split off.
+    known, is_pending
+        Addresses of what was in use before the first event, and whether it only waited for its free to complete, in
+        address order.
 
     Returns
     -------
-    Ends or None
-        None where the events are not plain, so that they must be followed one by one.
+    Matched or None
+        None where an address is not allocated, asked free and freed in turns, or a free has nothing to free.
     """
-    known, known_size, is_pending = blocks
-    rounded, threshold = sizes
     moves, count = order.moves, len(order.moves)
     code = events.action if count == len(events) else events.action[moves]
     position, same = order.position, order.is_same()
@@ -233,18 +231,52 @@ def follow_at_once(
     requests[: len(known)][asks] = position[found[asks]]
     releases[: len(known)] = np.where(is_pending, position[found], np.where(same[found], position[found + 1], -1))
     event = np.append(moves, np.int32(-1))
-    result = Ends(np.append(known_size, rounded), event[requests], event[releases])
-    result.free_event[: len(known)][is_pending] = -2
+    free_event = event[requests]
+    free_event[: len(known)][is_pending] = -2
+    return Matched(free_event, event[releases], births, releases)
+
+
+def sizes_at_once(
+    events: Events,
+    order: Order,
+    matched: Matched,
+    sizes: tuple[Numbers, Numbers],
+    *,
+    blocks: tuple[Numbers, Numbers],
+    segments: list[tuple[int, int]],
+) -> Numbers | None:
+    """Find the sizes of all lifetimes.
+
+    Parameters
+    ----------
+    events, order, matched
+        The columns, and what `block_order` and `match_frees` return for them.
+    sizes
+        Per allocation, block size that its bytes round up to and smallest remainder that is split off.
+    blocks
+        Addresses and sizes of what was in use before the first event, in address order.
+    segments
+        (start, size) of segments from cudaMalloc before the first event.
+
+    Returns
+    -------
+    ndarray or None
+        None where the events are not plain, so that they must be followed one by one.
+    """
+    known, known_size = blocks
+    rounded, threshold = sizes
+    result = np.append(known_size, rounded)
     if int(threshold.max(initial=0)) <= MIN_BLOCK:
         return result
-    segments = _segment_spans(events, starting_segments, order, len(known))
+    walls = _segment_spans(events, segments, order, len(known))
     # The known blocks come first, in their order.
-    begin = np.concatenate([np.arange(len(known)), births + len(known)]) + 1
-    stop = np.where(releases < 0, _NEVER, releases.astype(np.int64) + len(known) + 1)
-    address = np.concatenate([known, events.addr[moves[births]].view(np.int64)])
+    begin = np.concatenate([np.arange(len(known)), matched.births + len(known)]) + 1
+    releases = matched.releases.astype(np.int64)
+    stop = np.where(releases < 0, _NEVER, releases + len(known) + 1)
+    address = np.concatenate([known, events.addr[order.moves[matched.births]].view(np.int64)])
     spans = _Spans((address - order.base) >> _UNIT, begin, stop)
     split = np.append(np.zeros(len(known), np.int64), threshold)
-    if segments is None or not _size_large(spans, segments, result.size, split):
+    if walls is None or not _size_large(spans, walls, result, split):
         return None
     return result
 

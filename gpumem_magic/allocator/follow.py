@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpumem_magic.allocator.at_once import follow_at_once
+from gpumem_magic.allocator.at_once import match_frees, sizes_at_once
 from gpumem_magic.allocator.history import Deviation, Lifetimes
 from gpumem_magic.allocator.layout import Layout
 from gpumem_magic.allocator.rounding import SMALL_LIMIT
@@ -17,7 +17,7 @@ from gpumem_magic.trace.model import Action, BlockState
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gpumem_magic.allocator.at_once import Order
+    from gpumem_magic.allocator.at_once import Matched, Order
     from gpumem_magic.allocator.start import Start
     from gpumem_magic.trace.model import DeviceTrace
 
@@ -132,7 +132,7 @@ class Follower:
                 self._free(event, address, is_completed=action == _FREE_COMPLETED)
 
     def follow_at_once(self, order: Order, rounded: NDArray[np.int64], threshold: NDArray[np.int64]) -> bool:
-        """Play all events of a plain recording; False, and nothing is done, for another.
+        """Play all events of a plain recording whose blocks do not overlap; False, and nothing is done, for another.
 
         Parameters
         ----------
@@ -141,22 +141,92 @@ class Follower:
         rounded, threshold
             As of `follow`, but of the allocations alone.
         """
-        blocks = self.start.blocks
-        before = _column(blocks, "address", np.uint64).view(np.int64)
-        known = (before, np.array(self._sizes, np.int64), _column(blocks, "is_pending", np.bool_))
-        ends = follow_at_once(self.device.events, order, known, self.start.segments, (rounded, threshold))
-        if ends is None:
-            return False
-        self._sizes, self._free_event, self._release_event = ends.size, ends.free_event, ends.release_event
         events = self.device.events
-        living = np.flatnonzero(ends.release_event == -1)
-        allocs = np.flatnonzero(events.action == Action.ALLOC)
-        old = np.count_nonzero(living < len(before))
-        addresses = np.concatenate(
-            [before[living[:old]], events.addr[allocs[living[old:] - len(before)]].view(np.int64)]
-        )
-        self._live = dict(zip(addresses.tolist(), living.tolist(), strict=True))
+        matched = self._match_frees(order)
+        if matched is None:
+            return False
+        known = _column(self.start.blocks, "address", np.uint64).view(np.int64), np.array(self._sizes, np.int64)
+        sizes = sizes_at_once(events, order, matched, (rounded, threshold), blocks=known, segments=self.start.segments)
+        if sizes is None:
+            return False
+        self._sizes = sizes
+        self._take_ends(matched)
         return True
+
+    def follow_in_turn(self, order: Order, rounded: NDArray[np.int64], threshold: NDArray[np.int64]) -> bool:
+        """Play all events of a plain recording, whose frees are matched before, and check that blocks do not overlap.
+
+        Takes two thirds of the time of `follow`, which plays any recording and says where it contradicts itself.
+
+        Parameters
+        ----------
+        order, rounded, threshold
+            As of `follow_at_once`.
+
+        Returns
+        -------
+        bool
+            False for another recording: then nothing here is of use any more.
+        """
+        events, blocks = self.device.events, len(self.start.blocks)
+        matched = self._match_frees(order)
+        if matched is None:
+            return False
+        is_step = (events.action != Action.FREE_REQUESTED) & (events.action <= Action.SEGMENT_UNMAP)
+        steps = np.flatnonzero(is_step)
+        # Of an allocation and of its end, which one it is; of another event, its bytes.
+        subject = events.size.copy()
+        subject[order.moves[matched.births]] = np.arange(blocks, blocks + len(matched.births))
+        ended = np.flatnonzero(matched.release_event >= 0)
+        subject[matched.release_event[ended]] = ended
+        sizes = self._sizes = [*self._sizes, *rounded.tolist()]
+        splits = [0] * blocks + threshold.tolist()
+        free_at, free_end, barriers = self.layout.free_at, self.layout.free_end, self.layout.barriers
+        # Most of the cost of every summary and report, hence inlined dictionary work: `Layout.release`.
+        for action, address, number in zip(
+            events.action[steps].tolist(), events.addr[steps].tolist(), subject[steps].tolist(), strict=True
+        ):
+            if action == _ALLOC:
+                have, need = free_at.pop(address, 0), sizes[number]
+                if have < need:
+                    return False
+                if have - need >= splits[number]:
+                    end = address + need
+                    free_at[end] = have - need
+                    free_end[address + have] = end
+                else:
+                    free_end.pop(address + have, None)
+                    sizes[number] = have
+            elif action == _FREE_COMPLETED:
+                end = address + sizes[number]
+                if end in free_at and end not in barriers:
+                    end += free_at.pop(end)
+                if address in free_end and address not in barriers:
+                    start = free_end.pop(address)
+                    free_at[start] = end - start
+                    free_end[end] = start
+                else:
+                    free_at[address] = end - address
+                    free_end[end] = address
+            else:
+                self._move_segment(0, action, address, number)
+        self._take_ends(matched)
+        return self.first_deviation is None
+
+    def _match_frees(self, order: Order) -> Matched | None:
+        known = _column(self.start.blocks, "address", np.uint64).view(np.int64)
+        return match_frees(self.device.events, order, known, _column(self.start.blocks, "is_pending", np.bool_))
+
+    def _take_ends(self, matched: Matched) -> None:
+        """Note when everything ended, and what is alive at the end."""
+        events, blocks = self.device.events, self.start.blocks
+        self._free_event, self._release_event = matched.free_event, matched.release_event
+        living = np.flatnonzero(matched.release_event == -1)
+        old = int(np.count_nonzero(living < len(blocks)))
+        allocs = np.flatnonzero(events.action == Action.ALLOC)
+        known = _column(blocks, "address", np.uint64)[living[:old]]
+        addresses = np.concatenate([known, events.addr[allocs[living[old:] - len(blocks)]]])
+        self._live = dict(zip(addresses.tolist(), living.tolist(), strict=True))
 
     def follow(self, rounded: NDArray[np.int64], threshold: NDArray[np.int64]) -> None:
         """Play all events.
@@ -175,8 +245,7 @@ class Follower:
         free_event, release_event = self._free_event, self._release_event
         free_at, free_end, barriers = self.layout.free_at, self.layout.free_end, self.layout.barriers
         lifetime = len(sizes) - 1
-        # This loop is most of the cost of every summary and report, hence inlined dictionary work: Layout.release and
-        # the plain case of taking a block.
+        # Inlined dictionary work: `Layout.release` and the plain case of taking a block.
         for action, event, address, need, split in zip(
             code.tolist(),
             index.tolist(),
