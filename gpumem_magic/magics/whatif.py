@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -72,6 +73,12 @@ class WhatIfMagics:
         except GpumemError as error:
             print(f"gpumem: {error}")  # noqa: T201 - the magic's output
             return
+        # A setting is replayed as the newest torch takes it.
+        refused = [
+            f"warning: the torch that is installed here would not take it: {line}" for line in _unknown_here(confs)
+        ]
+        texts += [f"  {line}" for line in refused]
+        tables += [f"<div>⚠ {escape(line)}</div>" for line in refused]
         text = "\n".join(texts)
         if hasattr(self._shell, "kernel"):
             publish_display_data({"text/plain": text, "text/html": "".join(tables)})
@@ -94,6 +101,21 @@ class WhatIfMagics:
             if live is not None:
                 live.clear()
         return [f"gpumem: {text(answer)}" for answer in answers], [table_html(answer) for answer in answers]
+
+
+def _unknown_here(confs: list[str] | None) -> list[str]:
+    """Say what is wrong with settings in the installed torch, and right in the newest."""
+    from gpumem_magic.allocator.conf import check
+    from gpumem_magic.allocator.conf.environment import NEWEST, installed_torch
+
+    version = installed_torch()
+    if version is None or confs is None:
+        return []
+    lines = []
+    for conf in confs:
+        known = {problem.message for problem in check(conf, NEWEST).problems}
+        lines += [problem.message for problem in check(conf, version).problems if problem.message not in known]
+    return lines
 
 
 def _bytes(gib: float | None) -> int | None:

@@ -43,6 +43,20 @@ def test_a_wrong_setting_is_refused_with_the_corrected_one(loaded):
     assert "no option 'bogus' in any version of torch. Leave it out" in cell.text("stderr") + cell.traceback
 
 
+def test_a_setting_newer_than_the_installed_torch_is_replayed_with_a_warning(loaded):
+    loaded.run(
+        "from gpumem_magic.allocator.conf import environment\n"
+        "installed = environment.installed_torch\n"
+        "environment.installed_torch = lambda: environment.TorchVersion(2, 10)"
+    )
+    cell = loaded.run("%gpumem_whatif --conf large_segment_size_mb:40 load_swap.c0.pickle.xz")
+    loaded.run("environment.installed_torch = installed")
+    output = next(one.data for one in cell.outputs if "text/html" in one.get("data", {}))
+    warning = "installed here would not take it: large_segment_size_mb needs torch 2.11 or newer, this is 2.10"
+    assert warning in output["text/plain"]
+    assert warning in output["text/html"]
+
+
 def test_a_cell_of_cpu_tensors_cannot_be_replayed_and_says_so(loaded, tmp_path):
     path = tmp_path / "x.html"
     cell = loaded.run(f"%%gpumem --export {path} --whatif\nkept = torch.ones(1000, 1000)")
