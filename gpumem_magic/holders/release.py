@@ -193,6 +193,10 @@ def _forget_variables(shell: Any, names: list[str]) -> None:
 
 def _forget_compiled() -> None:
     """Reset torch.compile, where it was used; what inductor froze into its modules is not part of that."""
+    # The pools of captured graphs first: a compiled function that something still refers to would keep them.
+    reset = getattr(sys.modules.get("torch._inductor.cudagraph_trees"), "reset_cudagraph_trees", None)
+    if reset is not None:
+        reset()
     dynamo, cache = sys.modules.get("torch._dynamo"), sys.modules.get("torch._inductor.codecache")
     if dynamo is not None:
         dynamo.reset()

@@ -60,7 +60,8 @@ def describe_scan(
     for storage in storages:
         totals[storage.device] += storage.size
     held = ", ".join(f"{format_bytes(size)} on {name}" for name, size in sorted(totals.items()))
-    lines = [f"gpumem: {format_count(len(storages))} live tensor storages hold {held}."]
+    count = "1 live tensor storage holds" if len(storages) == 1 else f"{len(storages):,} live tensor storages hold"
+    lines = [f"gpumem: {count} {held}."]
     lines += _accidental(storages)
     rows = [_row(storage, made) for storage in storages[:top]]
     # The first column is of numbers; one that is empty everywhere is left out.

@@ -127,3 +127,85 @@ def check_what_no_python_object_holds() -> str:
     # Tensors that only the graph holds are found behind it; blocks may end in a remainder that was not split off.
     assert held + unowned <= counted <= 1.05 * (held + unowned) + (1 << 20), (held, unowned, counted)
     return f"{held:,} B held, {unowned:,} B unowned, {counted:,} B counted"
+
+
+GRAPH_TREES = """%%gpumem --quiet
+with torch.no_grad():
+    for step in range(6):
+        y = fast(x).clone()
+"""
+
+
+def _told(shell: Any, cell: str) -> str:
+    """Run a cell and return what it printed."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert shell.run_cell(cell, store_history=True).success, cell
+    return printed.getvalue()
+
+
+def check_graph_trees() -> str:
+    """What torch.compile's CUDA graphs keep is told by its holder or as what no tensor holds, and is no leak."""
+    shell = _shell()
+    _told(shell, "x = torch.randn(256, 1024, device='cuda')\nfast = torch.compile(net, mode='reduce-overhead')")
+    _told(shell, GRAPH_TREES)
+    assert _last().leaks == (), _last().sentence
+    _told(shell, GRAPH_TREES)
+    assert _last().leaks == (), _last().sentence
+    from gpumem_magic.holders import HolderKind, who_holds
+
+    scan = who_holds(shell, budget=20)
+    large = [storage for storage in scan.storages if storage.device == "cuda:0" and storage.size >= 1 << 18]
+    bad = {HolderKind.CYCLE, HolderKind.GRAPH_CYCLE}
+    assert not [storage for storage in large if storage.holders[0].kind in bad], large
+    who = _told(shell, "%gpumem_who --budget 20")
+    unowned = [line.strip() for line in who.splitlines() if "no Python object holds" in line]
+    cuda = shell.user_ns["torch"].cuda
+    before = cuda.memory_reserved()
+    _told(shell, "del fast, y")
+    freed = _told(shell, "%gpumem_free --compiled")
+    after = cuda.memory_reserved()
+    assert after < before, (before, after, freed)
+    others = sorted({storage.holders[0].path for storage in large if storage.holders[0].kind.name != "VARIABLE"})
+    return f"{others} | {' | '.join(unowned)} | {' '.join(freed.split())}"
+
+
+def check_workspaces_of_threads() -> str:
+    """Threads that multiply get workspaces, which are counted as what they are."""
+    import threading
+
+    shell = _shell()
+    torch = shell.user_ns["torch"]
+    a = torch.randn(512, 512, device="cuda")
+    leave, ready = threading.Event(), threading.Barrier(5)
+
+    def work() -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(3):
+                a @ a
+        torch.cuda.synchronize()
+        ready.wait(60)
+        leave.wait(60)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    ready.wait(60)
+    try:
+        who = _told(shell, "%gpumem_who --budget 20")
+    finally:
+        leave.set()
+        for thread in threads:
+            thread.join()
+    rows = [line.strip() for line in who.splitlines() if "workspaces of" in line]
+    assert rows, who
+    return " | ".join(rows)
+
+
+def check_memory_that_only_a_capsule_shows() -> str:
+    """A block whose tensor is gone is named by the object of another library that lies over it."""
+    shell = _shell()
+    _told(shell, "capsule = torch.utils.dlpack.to_dlpack(torch.ones(3 << 20, device='cuda'))")
+    who = _told(shell, "%gpumem_who --budget 20")
+    rows = [line.strip() for line in who.splitlines() if "capsule" in line]
+    assert rows, who
+    return " | ".join(rows)
