@@ -12,14 +12,14 @@ milliseconds, and a look that is not affordable is left out. The analysis then i
 from __future__ import annotations
 
 import gc
-import itertools
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic.holders.budget import Budget
+from gpumem_magic.holders.census import census
 from gpumem_magic.holders.graph import GraphWalk
-from gpumem_magic.holders.tensors import family, loaded_torch
+from gpumem_magic.holders.tensors import loaded_torch
 from gpumem_magic.recording.module_paths import attribute, children, joined
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class RoleBook:
             self._lock.release()
 
     def _everything(self, torch: Torch, budget: Budget) -> bool:
-        modules, optimizers, tensors = _alive(torch)
+        modules, optimizers, tensors = census.alive(torch)
         self._name_modules(modules, torch)
         for module in modules:
             prefix = self._module_names[id(module)]
@@ -306,20 +306,6 @@ class RoleBook:
             ),
             complete=self._complete,
         )
-
-
-def _alive(torch: Torch) -> tuple[list[Any], list[Any], list[Any]]:
-    """Return the modules, optimizers and tensors that Python's collector tracks.
-
-    A notebook's process has 350,000 objects: the loop over them runs in C, and asks for types, not for families.
-    """
-    families = (torch.module_type, torch.optimizer_type, torch.tensor_type)
-    wanted = {kind: index for index, root in enumerate(families) for kind in family(root)}
-    objects = gc.get_objects()
-    found: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
-    for value in itertools.compress(objects, map(wanted.__contains__, map(type, objects))):
-        found[wanted[type(value)]].append(value)
-    return found
 
 
 def _registered(module: Any, registry: str, torch: Torch, *, deep: bool = True) -> Iterator[tuple[str, Any]]:
