@@ -356,6 +356,19 @@ class Follower:
             ),
         )
 
+    def doubt(self) -> str:
+        """Say of how many blocks the size is not known."""
+        count, key = len(self._soft_ends), self.device.key
+        if count == 1:
+            return (
+                f"{key}: 1 block was there before the first event and is gone at the end; its size is known to within "
+                "1 MiB, so allocated bytes may be that much too low"
+            )
+        return (
+            f"{key}: {count:,} blocks were there before the first event and are gone at the end; their sizes are known "
+            "to within 1 MiB each, so allocated bytes may be that much too low"
+        )
+
     def warnings(self) -> tuple[str, ...]:
         """Return one line for each figure that is not exact."""
         lines = []
@@ -369,11 +382,7 @@ class Follower:
                 "Allocated and requested bytes are not exact before its end"
             )
         if self._soft_ends:
-            lines.append(
-                f"{key}: {len(self._soft_ends):,} {'block was' if len(self._soft_ends) == 1 else 'blocks were'} "
-                f"there before the first event and {'is' if len(self._soft_ends) == 1 else 'are'} gone at the end; "
-                "their sizes are known to within 1 MiB each, so allocated bytes may be that much too low"
-            )
+            lines.append(self.doubt())
         return tuple(lines)
 
     def _deviate(self, event: int, expected: str, recorded: str) -> None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +101,9 @@ class History:
         Where it did not, or None.
     warnings
         One line each, for the user: which figure is not exact, and why.
+    doubt
+        That one of `warnings` which falls away when torch's counter held as much before the first event as is allocated
+        there: a size that had to be assumed is the least possible one, so none is wrong then. None where none was.
     """
 
     reserved: NDArray[np.int64]
@@ -108,6 +111,16 @@ class History:
     exact: bool
     first_deviation: Deviation | None
     warnings: tuple[str, ...]
+    doubt: str | None = None
+
+    def confirmed(self) -> History:
+        """Return what is known once torch's counter has confirmed every size."""
+        return replace(
+            self,
+            exact=self.first_deviation is None,
+            warnings=tuple(line for line in self.warnings if line != self.doubt),
+            doubt=None,
+        )
 
     @cached_property
     def allocated(self) -> NDArray[np.int64]:

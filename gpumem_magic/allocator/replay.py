@@ -96,6 +96,7 @@ class _Replay:
             exact=follower.first_deviation is None and not follower.unsure,
             first_deviation=follower.first_deviation,
             warnings=follower.warnings(),
+            doubt=follower.doubt() if follower.unsure else None,
         )
 
     def _follow(self, start: Start, *, at_once: bool) -> Follower:

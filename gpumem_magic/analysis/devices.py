@@ -203,6 +203,9 @@ def analyse_device(device: DeviceTrace, history: History, context: DeviceContext
         Readings, lines, axis; its `notes` are added to.
     """
     key = device.key
+    counted = None if context.before is None or context.truncated else context.before.allocated
+    if history.doubt is not None and counted == int(history.allocated[0]):
+        history = history.confirmed()
     for text in history.warnings:
         context.warn(text if text.startswith(f"{key}: ") else f"{key}: {text}")
     _warn_of_squeeze(device, history, context)

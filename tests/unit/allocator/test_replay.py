@@ -121,7 +121,12 @@ def test_a_size_that_cannot_be_known_is_said_and_corrected_by_what_follows():
     vague = replay(free(0, 3 * MIB), segment(0, (20 * MIB,)))
     assert vague.allocated.tolist() == [3 * MIB, 0, 0]
     assert not vague.exact
-    assert "1 block was there before" in vague.warnings[0]
+    assert vague.warnings == (vague.doubt,)
+    assert "1 block was there before the first event and is gone at the end; its size is known to within" in vague.doubt
+    confirmed = vague.confirmed()
+    assert confirmed.exact
+    assert confirmed.warnings == ()
+    assert confirmed.allocated.tolist() == [3 * MIB, 0, 0]
     # An allocation half a MiB behind its request shows that it did.
     clear = replay(
         [event("alloc", 3 * MIB + MIB // 2, 4 * MIB), *free(0, 3 * MIB)],

@@ -206,6 +206,21 @@ def test_a_start_that_differs_from_the_counter_is_said():
     assert "the recorded events lead back to 0 B" in told.notes[0].text
 
 
+@pytest.mark.parametrize("counted", [8 * MIB, 9 * MIB, None])
+def test_a_size_that_had_to_be_assumed_is_certain_once_the_counter_agrees(counted):
+    line = "cuda:0: 1 block was there before the first event and is gone at the end; its size is known to within 1 MiB"
+    story = Story()
+    story.free(story.old(8 * MIB))
+    replayed = replace(story.history(), exact=False, warnings=(line, "another"), doubt=line)
+    before = None if counted is None else DeviceReading("cuda:0", START, allocated=counted)
+    told = context(before=before)
+    device = analyse_device(story.device(), replayed, told)
+    texts = [note.text for note in told.notes]
+    assert "cuda:0: another" in texts
+    assert (line in texts) == (counted != 8 * MIB)
+    assert device.exact == (counted == 8 * MIB)
+
+
 def test_overflow_claims_only_what_is_known():
     story = Story()
     story.old(8 * MIB)
