@@ -36,7 +36,7 @@ _NOT_MODELLED = {
 _MOST = 1 << 50
 
 
-def parse_question(text: str) -> AllocatorSettings:
+def parse_question(text: str, version: TorchVersion = NEWEST) -> AllocatorSettings:
     """Read a setting that somebody asks about; see `parse_settings`.
 
     Raises
@@ -44,8 +44,8 @@ def parse_question(text: str) -> AllocatorSettings:
     BadUsageError
         Also for an option whose effect is not replayed, so that the answer is not that of the others alone.
     """
-    settings = parse_settings(text)
-    options = check(text, NEWEST).settings
+    settings = parse_settings(text, version)
+    options = check(text, version).settings
     for name, instead in _NOT_MODELLED.items():
         value = options.get(name, False)
         if value is True or (isinstance(value, float) and value < 1.0):

@@ -43,11 +43,13 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument(
         "--cap-gib", metavar="X", type=float, help="most GiB that may be reserved (default: no limit, so all fits)"
     )
+    parser.add_argument("--torch", metavar="VERSION", help="release that reads them (default: the newest known)")
     parser.add_argument("--json", action="store_true", help="print one JSON object, sizes in bytes")
     parser.set_defaults(run=_run_whatif)
 
 
 def _run_whatif(arguments: argparse.Namespace) -> int:
+    from gpumem_magic.allocator.conf.environment import NEWEST, TorchVersion
     from gpumem_magic.allocator.lab import Lab, most_used
     from gpumem_magic.allocator.settings_model import from_torch
     from gpumem_magic.allocator.settings_text import parse_question
@@ -57,7 +59,8 @@ def _run_whatif(arguments: argparse.Namespace) -> int:
         raise BadUsageError("--cap-gib must be a positive number of GiB")
     confs: list[str] = arguments.conf if arguments.conf is not None else list(SUGGESTED)
     # Before the file is read: a typo should not cost seconds.
-    settings = [parse_question(text) for text in confs]
+    version = TorchVersion.parse(arguments.torch) if arguments.torch else NEWEST
+    settings = [parse_question(text, version) for text in confs]
     trace = open_snapshot(arguments.file)
     device = most_used(trace) if arguments.device is None else pick_device(trace, arguments.device)
     limit = None if arguments.cap_gib is None else int(arguments.cap_gib * _GIB)

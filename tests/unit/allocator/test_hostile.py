@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from gpumem_magic import cli
 from gpumem_magic._errors import GpumemError
+from gpumem_magic.allocator.conf import TorchVersion
 from gpumem_magic.allocator.lab import Lab, most_used
-from gpumem_magic.allocator.settings_text import parse_settings
+from gpumem_magic.allocator.settings_text import parse_question, parse_settings
 from gpumem_magic.trace.convert import from_snapshot
 
 MIB = 1 << 20
@@ -124,6 +125,15 @@ def test_what_is_not_modelled_is_refused(conf, words, capsys):
     assert words in told
     assert cli.main(["whatif", "unread.pickle", "--conf", conf.replace("True", "False").replace("0.5", "1.0")]) == 1
     assert "unread.pickle" in capsys.readouterr().err
+
+
+def test_settings_are_read_as_a_release_reads_them(capsys):
+    old = parse_question("roundup_power2_divisions:[256:1,512:2,>:8]", TorchVersion(2, 8))
+    new = parse_question("roundup_power2_divisions:[256:1,512:2,>:8]", TorchVersion(2, 9))
+    # Before 2.9 '>' replaced the last boundary's own value.
+    assert (old.roundup_power2_divisions[9], new.roundup_power2_divisions[9]) == (8, 2)
+    assert cli.main(["whatif", "unread.pickle", "--torch", "2.10", "--conf", "large_segment_size_mb:40"]) == 2
+    assert "large_segment_size_mb needs torch 2.11 or newer, this is 2.10" in capsys.readouterr().err
 
 
 def test_what_argparse_refuses_is_told_in_one_line(capsys):
