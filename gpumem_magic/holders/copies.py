@@ -49,8 +49,11 @@ def duplicates(scan: HolderScan) -> tuple[Duplicate, ...]:
     for (device, model), parameters in models.items():
         total = _bytes(parameters)
         for (place, root), tensors in others.items():
-            shared = _bytes(parameters & tensors)
-            if place == device and root != model and shared >= max(_SHARE * total, _LEAST):
+            alike = parameters & tensors
+            shared, count = _bytes(alike), sum(alike.values())
+            # One tensor of a parameter's shape is no copy of a model: an output has it as well.
+            is_copy = count > 1 and count >= _SHARE * sum(parameters.values()) and shared >= max(_SHARE * total, _LEAST)
+            if place == device and root != model and is_copy:
                 found.append(Duplicate(root, model, device, shared, shared / total))
     return tuple(sorted(found, key=lambda duplicate: -duplicate.bytes))
 

@@ -214,6 +214,8 @@ def _unknown(evidence: Evidence) -> list[str]:
         return [_SMALLER, "on a GPU that torch uses too, call torch.cuda.empty_cache() before this line"]
     if evidence.kind in {"driver", "library"}:
         return ["call torch.cuda.empty_cache() before this line, so that libraries find room", "run it under %%gpumem"]
+    if evidence.worker is not None:
+        return [f"run what {evidence.worker} does in this process (num_workers=0), where it is recorded", _SMALLER]
     return ["run it under %%gpumem, which records who holds what", "%gpumem_who names what is alive now"]
 
 

@@ -122,9 +122,12 @@ def diagnose(
         return None
     key = _key(message, device)
     reading = None
-    if recording is not None and (message is None or message.worker is None):
+    if recording is not None:
         after = [reading for reading in recording.after if reading.device == key]
         reading = after[0] if after else None
+    if reading is not None and message is not None and message.worker is not None:
+        # The other process's numbers are not these; how large the device is, is.
+        reading = DeviceReading(key, 0, device_total=reading.device_total)
     if reading is None and device is not None and device.total is not None:
         reading = DeviceReading(key, 0, device_total=device.total, limit=device.limit)
     line = device.oom_group if device is not None and state is not None else None

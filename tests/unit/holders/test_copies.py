@@ -71,6 +71,7 @@ def test_a_checkpoint_beside_its_model_is_a_duplicate(shell):
         "net = Net()",
         "net = Net()\nview = net.state_dict()",  # the same storages
         "net = Net()\nother = [torch.ones(300 * 1024)]",
+        "net = Net()\noutputs = [torch.ones(300, 1024) for _ in range(3)]",
         "net = Net()\nopt = torch.optim.Adam(net.parameters())\nnet.big(torch.ones(1024)).sum().backward()\nopt.step()",
     ],
 )

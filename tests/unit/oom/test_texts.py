@@ -113,6 +113,24 @@ def test_a_workers_error_is_not_explained_with_this_process_numbers():
     assert "whose memory is not recorded here" in found.unknown[0]
 
 
+@pytest.mark.parametrize(("size", "cause"), [(64 * GIB, Cause.REQUEST), (4 * GIB, Cause.UNKNOWN)])
+def test_a_workers_request_beyond_the_machine_is_that(size, cause):
+    # How much the machine has is the same there; what this process and the others hold now tells nothing of then.
+    host = DeviceReading("cpu", 0, process_used=2 * GIB, device_used=30 * GIB, device_total=32 * GIB)
+    text = (
+        "Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback:\nRuntimeError: [enforce fail at "
+        f"alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate {size} bytes."
+    )
+    found = from_text(text, after=host)
+    assert found.cause is cause, found.sentence
+    assert found.evidence.process is None
+    assert not any("%%gpumem" in text for text in found.suggestions)
+    if cause is Cause.UNKNOWN:
+        assert found.suggestions[0].startswith(
+            "run what DataLoader worker process 0 does in this process (num_workers=0)"
+        )
+
+
 def test_an_older_failure_that_was_caught_is_not_taken_for_this_one():
     heap = full_card()
     text = cuda("512.00 MiB", "80.00 GiB", "100.00 MiB", "79.00 GiB", "78.00 GiB", "10.00 MiB")
