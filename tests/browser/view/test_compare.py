@@ -94,6 +94,10 @@ def test_both_pictures_read_across_and_say_what_their_lines_are(open_diff: Calla
     assert a is not None
     assert b is not None
     assert (a["y"], a["height"]) == (b["y"], b["height"])
+    # What each said of itself is a click away, and does not push the pictures off the screen.
+    assert a["y"] < 250
+    page.locator("summary", has_text="notes of A and B").click()
+    expect(page.locator("details.notes")).to_contain_text("A: Do 1: free the 60.0 MiB")
     shoot(page, "compare-aligned")
     picture = "[...document.querySelector('#gpumem-report').shadowRoot.querySelectorAll('.picture canvas')]"
     pixels = f"{picture}.filter(one => !one.classList.contains('overlay')).map(one => one.toDataURL())"

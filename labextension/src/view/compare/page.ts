@@ -285,16 +285,27 @@ export class ComparePage implements Page {
   }
 }
 
+/** More than these would push the pictures off the screen. */
+const NOTES_SHOWN = 3;
+
 function head(header: Header): HTMLElement {
+  const list = (notes: Header['notes']): HTMLElement =>
+    h(
+      'ul',
+      { class: 'notes' },
+      ...notes.map(note => h('li', { class: note.level }, h('bdi', { dir: 'auto' }, ...withCode(note.text))))
+    );
+  const warnings = header.notes.filter(note => note.level === 'warning');
+  const others = header.notes.filter(note => note.level !== 'warning');
+  const folded = header.notes.length > NOTES_SHOWN && others.length > 1;
   return h(
     'header',
     {},
     h('p', { class: 'sentence', dir: 'auto' }, ...withCode(header.sentence)),
-    h(
-      'ul',
-      { class: 'notes' },
-      ...header.notes.map(note => h('li', { class: note.level }, h('bdi', { dir: 'auto' }, ...withCode(note.text))))
-    )
+    list(folded ? warnings : header.notes),
+    folded
+      ? h('details', { class: 'notes' }, h('summary', {}, `${others.length} notes of A and B`), list(others))
+      : null
   );
 }
 

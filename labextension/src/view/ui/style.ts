@@ -48,6 +48,7 @@ export const STYLE = `
 .bad .sentence { border-inline-start: 4px solid var(--gm-danger); padding-inline-start: 8px; }
 .notes { margin: 0 0 6px; padding: 0; list-style: none; font-size: 12px; }
 .notes li { padding: 1px 0; overflow-wrap: anywhere; color: var(--gm-muted); }
+.notes summary { color: var(--gm-muted); cursor: pointer; }
 .notes li.warning { color: var(--gm-warn); }
 .notes li.error { color: var(--gm-danger); font-family: var(--gm-code); }
 .numbers { display: flex; flex-wrap: wrap; gap: 1px; margin: 0 0 8px; border: 1px solid var(--gm-border); border-radius: 7px; overflow: hidden;
