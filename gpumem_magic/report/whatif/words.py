@@ -124,6 +124,12 @@ def _conclusion_of_death(answer: Answer, dead: Row) -> str:
             f"with {_name(best.conf)} it fits{limit}{ends}: {format_bytes(best.expected)} reserved. "
             f"With {_name(dead.conf)} it runs out of memory{maybe}{asked}"
         )
+    if dead.verdict != "oom":
+        # The workspaces count as in use, so the bound says nothing here.
+        return (
+            f"it fits{limit} only if cuDNN falls back to algorithms that need less: with {_name(dead.conf)} no request "
+            f"is refused but its workspaces{asked.replace(', asking for', ', the first of')}"
+        )
     if cap is not None and facts.live_peak > cap.bytes:
         return (
             f"no setting makes it fit{limit}: the tensors in use at once need {format_bytes(facts.live_peak)} alone. "
@@ -153,6 +159,11 @@ def cautions(answer: Answer) -> list[str]:
         lines.append(
             "without stacks (--stacks python) requests that cuDNN can do without are not told from others: "
             "what is called out of memory may be survived"
+        )
+    if any(row.verdict == "oom_unless_fallback" for row in answer.rows):
+        lines.append(
+            "a request that a convolution makes and the very next event frees is taken for cuDNN's workspace: refused, "
+            "cuDNN tries another algorithm, slower as a rule. torch's error does not come then"
         )
     doubted = [row for row in answer.rows if row.verdict == "fits_unless_emptied"]
     if doubted:

@@ -105,7 +105,15 @@ def test_out_of_memory_is_the_first_thing_said():
         "no setting makes it fit under 4.00 GiB: the tensors in use at once need 5.00"
     )
     maybe = {**dead, "verdict": "oom_unless_fallback"}
-    assert "(unless cuDNN falls back)" in conclusion(Answer(facts(), cap, (row("", 1, is_recorded=True, **maybe),)))
+    refused = Answer(facts(live_peak=5 * GIB), cap, (row("", 1, is_recorded=True, **maybe),))
+    # Workspaces count as in use, so what is in use at once is no proof here.
+    assert conclusion(refused) == (
+        "it fits under 4.00 GiB only if cuDNN falls back to algorithms that need less: with torch's defaults no "
+        "request is refused but its workspaces, the first of 100 MiB at line 7 `x = f()`"
+    )
+    assert "the very next event frees is taken for cuDNN's workspace" in cautions(refused)[0]
+    beside = Answer(facts(), cap, (row("", 1, is_recorded=True, **maybe), row("a:1", 3 * GIB)))
+    assert "it runs out of memory (unless cuDNN falls back)" in conclusion(beside)
 
 
 def test_confidence_says_where_the_model_first_differs():
