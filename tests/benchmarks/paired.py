@@ -15,15 +15,27 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import statistics
 import time
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Paired", "Steps", "Stepwise", "calm", "interval", "paired", "stepwise"]
+__all__ = [
+    "Paired",
+    "Steps",
+    "Stepwise",
+    "calm",
+    "interval",
+    "paired",
+    "pin_to_a_calm_core",
+    "steps_between",
+    "stepwise",
+]
 
 FEWEST = 4
 _COLLECT_EVERY = 16  # rounds
@@ -47,10 +59,17 @@ class Paired(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """What one run of a cell took, in seconds: the whole, and each of its steps but the last (all do the same)."""
+    """What one run of a cell took, in seconds: the whole, and each of its steps, which all do the same.
+
+    `busy` is the processor time of the steps, of all threads together.
+    """
 
     whole: float
     steps: list[float]
+    busy: list[float]
+
+
+Estimate = tuple[float, float, float]
 
 
 class Stepwise(NamedTuple):
@@ -60,6 +79,8 @@ class Stepwise(NamedTuple):
     ----------
     step
         Ratio of the steps, the first of each cell left out, less 1.
+    busy
+        The same of processor time, which other programs that want the processor do not touch.
     once
         Seconds more in each cell than its steps explain: what is paid once.
     cell
@@ -72,21 +93,23 @@ class Stepwise(NamedTuple):
         Number of rounds.
     """
 
-    step: tuple[float, float, float]
-    once: tuple[float, float, float]
-    cell: tuple[float, float, float]
+    step: Estimate
+    busy: Estimate
+    once: Estimate
+    cell: Estimate
     base: float
     length: int
     rounds: int
 
     def __str__(self) -> str:
         """Write what a step, a cell once, and the whole cell take more."""
-        step, cell = (
-            "{1:+.2f} % ({0:+.2f} to {2:+.2f})".format(*(100 * v for v in one)) for one in (self.step, self.cell)
+        step, busy, cell = (
+            "{1:+.2f} % ({0:+.2f} to {2:+.2f})".format(*(100 * value for value in one))
+            for one in (self.step, self.busy, self.cell)
         )
-        once = "{1:+.0f} µs ({0:+.0f} to {2:+.0f})".format(*(1e6 * v for v in self.once))
+        once = "{1:+.0f} µs ({0:+.0f} to {2:+.0f})".format(*(1e6 * value for value in self.once))
         return (
-            f"a step {step} of {self.base * 1e3:.2f} ms, once in a cell {once}, "
+            f"a step {step} of {self.base * 1e3:.2f} ms, its processor time {busy}, once in a cell {once}, "
             f"so a cell of {self.length} steps {cell}; {self.rounds} rounds of 4"
         )
 
@@ -141,21 +164,28 @@ def paired(base: Callable[[], float], other: Callable[[], float], seconds: float
     return Paired(interval(ratios), interval(more), statistics.median(bases), len(ratios))
 
 
+def steps_between(times: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    """Return what steps took between their beginnings and the end, by the wall's clock and the processor's."""
+    walls, busy = (list(column) for column in zip(*times, strict=True))
+    return [b - a for a, b in pairwise(walls)], [b - a for a, b in pairwise(busy)]
+
+
 def stepwise(base: Callable[[], Steps], other: Callable[[], Steps], seconds: float) -> Stepwise:
     """Compare two ways of running a cell of steps in rounds, after one of each that does not count.
 
     Parameters
     ----------
     base, other
-        Run the cell once and return what it took; always the same number of steps, three or more.
+        Run the cell once and return what it took; always the same number of steps, two or more.
     seconds
         How long to go on.
     """
     step: list[float] = []
+    busy: list[float] = []
     once: list[float] = []
     cell: list[float] = []
     bases: list[float] = []
-    length = len(base().steps) + 1
+    length = len(base().steps)
     other()
     with calm():
         began = time.monotonic()
@@ -167,6 +197,35 @@ def stepwise(base: Callable[[], Steps], other: Callable[[], Steps], seconds: flo
             once.append(whole - length * (more - usual))
             cell.append((two.whole + three.whole) / (one.whole + four.whole) - 1)
             bases.append(usual)
+            usual, more = (statistics.median(a.busy[1:] + b.busy[1:]) for a, b in ((one, four), (two, three)))
+            busy.append(more / usual - 1)
             if len(step) % _COLLECT_EVERY == 0:
                 gc.collect()
-    return Stepwise(interval(step), interval(once), interval(cell), statistics.median(bases), length, len(step))
+    return Stepwise(
+        interval(step), interval(busy), interval(once), interval(cell), statistics.median(bases), length, len(step)
+    )
+
+
+def pin_to_a_calm_core() -> str:
+    """Keep the calling thread on the processor core that was the least disturbed lately; threads that exist stay free.
+
+    Returns
+    -------
+    str
+        Which one, and how much slower a short loop was on it at its ninth decile than at best; for the record.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        return "not pinned"
+    allowed, found = os.sched_getaffinity(0), []
+    for core in sorted(allowed):
+        os.sched_setaffinity(0, {core})
+        times = []
+        for _ in range(40):
+            began = time.perf_counter()
+            sum(range(20_000))
+            times.append(time.perf_counter() - began)
+        times.sort()
+        found.append((times[36] / times[0], times[0], core))
+    spread, _, core = min(found)
+    os.sched_setaffinity(0, {core})
+    return f"on core {core} of {len(allowed)}, steady within {100 * (spread - 1):.1f} %"

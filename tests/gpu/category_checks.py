@@ -5,10 +5,10 @@ Each ``check_*`` takes nothing, asserts what must hold, and returns a line of wh
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import time
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from shared import torch_with_cuda
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
-from paired import Steps, stepwise
+from paired import Steps, pin_to_a_calm_core, steps_between, stepwise
 
 import gpumem_magic
 from gpumem_magic.analysis.categories import KINDS
@@ -286,10 +286,12 @@ def check_cost_modules() -> str:
 
     model = make(torch, width=64, depth=6)
     optimizer = torch.optim.SGD(model.parameters(), 0.001, foreach=False)
-    zero_grad, times, looked = optimizer.zero_grad, [], []
+    zero_grad = optimizer.zero_grad
+    times: list[tuple[float, float]] = []
+    looked: list[float] = []
 
     def begins() -> None:
-        times.append(time.perf_counter())
+        times.append((time.perf_counter(), time.process_time()))
         zero_grad()
 
     optimizer.zero_grad = begins
@@ -298,9 +300,10 @@ def check_cost_modules() -> str:
         torch.cuda.synchronize()
         times.clear()
         began = time.perf_counter()
-        train(torch, model, optimizer, 8)
+        train(torch, model, optimizer, 3)
         torch.cuda.synchronize()
-        return Steps(time.perf_counter() - began, [later - earlier for earlier, later in pairwise(times)])
+        times.append((time.perf_counter(), time.process_time()))
+        return Steps(times[-1][0] - began, *steps_between(times))
 
     def recorded(book: Any) -> Steps:
         recorder = Recorder(RecordOptions(), roles=book)
@@ -315,5 +318,8 @@ def check_cost_modules() -> str:
     began = time.monotonic()
     while time.monotonic() - began < 1.5:
         run()
-    found = stepwise(lambda: recorded(None), lambda: recorded(RoleBook(dict)), 28)
-    return f"with modules and roles: {found}; looks at roles {statistics.median(looked) * 1e3:.1f} ms of each cell"
+    seconds = float(os.environ.get("GPUMEM_COST_SECONDS") or (8 if os.environ.get("GPUMEM_QUICK") == "1" else 28))
+    pinned = pin_to_a_calm_core()
+    found = stepwise(lambda: recorded(None), lambda: recorded(RoleBook(dict)), seconds)
+    looks = statistics.median(looked) * 1e3
+    return f"{pinned}; with modules and roles: {found}; looks at roles {looks:.1f} ms of each cell"

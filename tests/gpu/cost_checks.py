@@ -15,7 +15,6 @@ import statistics
 import sys
 import tempfile
 import time
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ from marks_checks import MODEL, QUICK, TRAIN, Played, is_cell, start_marks, trai
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
-from paired import Steps, paired, stepwise
+from paired import Steps, paired, pin_to_a_calm_core, steps_between, stepwise
 
 from gpumem_magic.recording import marks as line_marks
 from gpumem_magic.recording import sampler
@@ -35,9 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 # Of one benchmark; whole rounds only. The first comparison is the one that has a goal: it gets three parts of four.
-LONGEST_S = 8.0 if QUICK else 28.0
+LONGEST_S = float(os.environ.get("GPUMEM_COST_SECONDS") or (8 if QUICK else 28))
 STEPS = 3
-STEPS_TOLD_APART = 8  # of a cell whose steps are compared: 140 ms on an H200
+
+
+ends: list[tuple[float, float]] = []  # when cells ended: wall, processor
 
 
 def modes(played: Played, source: str) -> dict[str, Callable[[], float]]:
@@ -49,7 +50,9 @@ def modes(played: Played, source: str) -> dict[str, Callable[[], float]]:
         torch.cuda.synchronize()
         began = time.perf_counter()
         played.run(codes)
-        return time.perf_counter() - began
+        ended = time.perf_counter()
+        ends.append((ended, time.process_time()))
+        return ended - began
 
     def history(**arguments: Any) -> Callable[[], float]:
         def run() -> float:
@@ -102,10 +105,11 @@ def modes(played: Played, source: str) -> dict[str, Callable[[], float]]:
 def told_apart(played: Played, ways: dict[str, Callable[[], float]]) -> dict[str, Callable[[], Steps]]:
     """Make ways also tell what each step took: from one ``zero_grad``, which the loop begins with, to the next."""
     optimizer = played.namespace["optimizer"]
-    zero_grad, times = optimizer.zero_grad, []
+    zero_grad = optimizer.zero_grad
+    times: list[tuple[float, float]] = []
 
     def begins() -> None:  # in this file, so that no line of the notebook is added
-        times.append(time.perf_counter())
+        times.append((time.perf_counter(), time.process_time()))
         zero_grad()
 
     optimizer.zero_grad = begins
@@ -113,8 +117,9 @@ def told_apart(played: Played, ways: dict[str, Callable[[], float]]) -> dict[str
     def stepped(way: Callable[[], float]) -> Callable[[], Steps]:
         def run() -> Steps:
             times.clear()
+            ends.clear()
             whole = way()
-            return Steps(whole, [later - earlier for earlier, later in pairwise(times)])
+            return Steps(whole, *steps_between([*times, ends[-1]]))
 
         return run
 
@@ -126,7 +131,7 @@ def compared_by_step(played: Played, source: str, *pairs: tuple[str, str]) -> st
     ways = modes(played, source)
     warmed(ways["bare"])
     stepped = told_apart(played, ways)
-    parts = []
+    parts = [pin_to_a_calm_core()]
     for name, base in pairs:
         found = stepwise(stepped[base], stepped[name], LONGEST_S / len(pairs))
         parts.append(f"{name} / {base}: {found}")
@@ -154,31 +159,25 @@ def compared(played: Played, source: str, *pairs: tuple[str, str]) -> str:
 
 def check_cost_launch_bound() -> str:
     """Goal: a step with lines at most +1 % over torch's own recorder with ``context=None``."""
-    played = training(steps=STEPS_TOLD_APART, depth=16)
+    played = training(steps=STEPS, depth=16)
     return compared_by_step(played, TRAIN, ("ours lines", "torch context=None"))
 
 
 def check_cost_python_stacks() -> str:
     """Goal: a step with ``--stacks python`` at most +1 % over torch's own recorder with the same arguments."""
-    played = training(steps=STEPS_TOLD_APART, depth=16)
-    return compared_by_step(played, TRAIN, ("ours python", "torch python"))
-
-
-def check_cost_short_cells() -> str:
-    """The same in cells of three steps, in which what is paid once in a cell counts a third."""
     played = training(steps=STEPS, depth=16)
-    return compared(played, TRAIN, ("ours lines", "torch context=None"))
+    return compared_by_step(played, TRAIN, ("ours python", "torch python"))
 
 
 def check_cost_recorders() -> str:
     """What torch's own recorder takes, without and with Python's stacks."""
-    played = training(steps=STEPS_TOLD_APART, depth=16)
+    played = training(steps=STEPS, depth=16)
     return compared_by_step(played, TRAIN, ("torch context=None", "bare"), ("torch python", "bare"))
 
 
 def check_cost_parts() -> str:
     """Where the cost of the lines comes from: the marks alone, and the rest of what we record."""
-    played = training(steps=STEPS_TOLD_APART, depth=16)
+    played = training(steps=STEPS, depth=16)
     return compared_by_step(played, TRAIN, ("marks", "bare"), ("ours without lines", "torch context=None"))
 
 
