@@ -10,7 +10,6 @@ from IPython.core.magic_arguments import argument, parse_argstring
 from IPython.display import publish_display_data
 
 from gpumem_magic import _reports
-from gpumem_magic.holders.names import mentioned
 from gpumem_magic.magics.arguments import Request, without_comment
 from gpumem_magic.magics.cells import running_number
 from gpumem_magic.magics.origins import Origins, unowned_blocks
@@ -249,6 +248,9 @@ class Keeper:
 
     def _last_used(self, names: Collection[str]) -> dict[str, str]:
         """Return name → the last cell whose own text mentions it."""
+        # It brings all that looks for holders, for which `%load_ext` need not wait.
+        from gpumem_magic.holders.names import mentioned
+
         history = getattr(self._shell.history_manager, "input_hist_parsed", [])
         found: dict[str, str] = {}
         for number in range(len(history) - 1, max(0, len(history) - 1 - _CELLS_SEARCHED), -1):

@@ -21,6 +21,18 @@ def test_importing_the_package_and_the_command_line_loads_neither_torch_nor_ipyt
     assert output.strip() == "[]"
 
 
+def test_loading_brings_nothing_that_only_a_report_or_a_search_needs():
+    code = (
+        "import sys\n"
+        "from IPython.core.interactiveshell import InteractiveShell\n"
+        "InteractiveShell.instance().run_line_magic('load_ext', 'gpumem_magic')\n"
+        "late = {'torch', 'numpy', 'matplotlib', 'anywidget', 'gpumem_magic.holders', 'gpumem_magic.analysis'}\n"
+        "print(sorted(late & set(sys.modules)))"
+    )
+    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert output.strip() == "[]"
+
+
 def test_the_version_is_the_front_ends():
     try:
         installed = version("gpumem-magic")
