@@ -7,7 +7,7 @@ import { Folds } from '../folds';
 import { parseKernelNumbers } from '../kernelNumbers';
 import { MonitorModel } from '../model';
 import { CellsView, joinNames, tellLeaksOnce } from './cells';
-import { setSentence } from './dom';
+import { button, element, KeyedList, setSentence } from './dom';
 import { Tip } from './tip';
 
 const LEAK = 'each of the last 2 runs left 1 MiB of line 2 `losses_of_all.append(loss)`';
@@ -75,6 +75,30 @@ describe('the ledger', () => {
     expect(seen(page.body, '.gpumem-runs')).toHaveLength(12);
     expect(seen(page.body, '.gpumem-alive .gpumem-ledger')).toHaveLength(9);
     expect(page.querySelector('.gpumem-all')).toBeNull();
+  });
+
+  it('keeps the focus when the order changes under it', () => {
+    const node = document.body.appendChild(document.createElement('ul'));
+    const list = new KeyedList<string>(
+      node,
+      name => name,
+      name => ({
+        node: element(
+          'li',
+          '',
+          button('', name, null, () => {})
+        ),
+        update: () => {}
+      })
+    );
+    list.sync(['a', 'b', 'c']);
+    const last = node.querySelectorAll('button')[2];
+    last?.focus();
+    list.sync(['c', 'a', 'b']);
+    expect(node.textContent).toBe('cab');
+    expect(document.activeElement).toBe(last);
+    list.sync(['a']);
+    expect(document.activeElement).toBe(document.body);
   });
 
   it('names a thing once that several of its parts keep', () => {

@@ -119,6 +119,7 @@ export class KeyedList<Item> {
         this._views.delete(key);
       }
     }
+    const focused = this.parent.contains(document.activeElement) ? (document.activeElement as HTMLElement) : null;
     let at: Element | null = this.parent.firstElementChild;
     for (const item of items) {
       const key = this._keyOf(item);
@@ -133,6 +134,10 @@ export class KeyedList<Item> {
       } else {
         this.parent.insertBefore(view.node, at);
       }
+    }
+    // A node that is moved loses the focus, and whoever works by keyboard the place.
+    if (focused && focused !== document.activeElement && focused.isConnected) {
+      focused.focus({ preventScroll: true });
     }
   }
 
