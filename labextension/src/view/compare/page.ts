@@ -253,6 +253,7 @@ export class ComparePage implements Page {
       )
     );
     const entries = [...seen.values(), ...(more ? [{ label: 'others', detail: null, colour: colours.other }] : [])];
+    const lines = this.#lines(colours);
     replace(
       this.#legend,
       ...entries.map(({ label, detail, colour }) => {
@@ -260,8 +261,8 @@ export class ComparePage implements Page {
         swatch.style.background = colour;
         return h('li', { class: 'entry' }, swatch, bdi(label), detail === null ? null : bdi(` ${detail}`, 'code'));
       }),
-      h('li', { class: 'sep', 'aria-hidden': 'true' }),
-      ...this.#lines(colours)
+      lines.length === 0 ? null : h('li', { class: 'sep', 'aria-hidden': 'true' }),
+      ...lines
     );
   }
 

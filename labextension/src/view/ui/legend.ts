@@ -32,7 +32,7 @@ export class Legend {
       this.element,
       // The stack reads from its top down, so does the legend.
       ...[...bands].reverse().map(band => h('li', {}, this.#band(band, colours))),
-      h('li', { class: 'sep', 'aria-hidden': 'true' }),
+      this.#session.lines.length === 0 ? null : h('li', { class: 'sep', 'aria-hidden': 'true' }),
       ...this.#session.lines.map(line => h('li', {}, this.#line(line, colours, above.includes(line))))
     );
   }
