@@ -7,12 +7,12 @@ import datetime as dt
 import io
 import logging
 import sys
-import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from gpumem_magic._errors import ExportError
+from gpumem_magic.cli.pace import Pace
 from gpumem_magic.nvml.poller import FaultLog
 from gpumem_magic.nvml.reader import Reader
 from gpumem_magic.nvml.sampling import default_session
@@ -70,7 +70,7 @@ def write_log(out: str, *, interval: float, count: int | None) -> int:
     if not log.handlers:
         log.addHandler(logging.StreamHandler())
     faults = FaultLog(log)
-    began = time.monotonic()
+    pace = Pace(interval)
     done = 0
     try:
         # Appended in one write a reading, so that two loggers never mix their rows.
@@ -85,7 +85,7 @@ def write_log(out: str, *, interval: float, count: int | None) -> int:
                 done += 1
                 if count is not None and done >= count:
                     return 0
-                time.sleep(max(0.0, began + done * interval - time.monotonic()))
+                pace.wait()
     except BrokenPipeError:
         if out == "-":
             raise

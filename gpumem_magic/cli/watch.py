@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpumem_magic._format import format_bytes
+from gpumem_magic.cli.pace import Pace
 from gpumem_magic.nvml.host import read_host
 from gpumem_magic.nvml.reader import Reader
 from gpumem_magic.nvml.sampling import default_session
@@ -46,7 +47,7 @@ def watch(*, interval: float, count: int | None) -> int:
     if not console.is_terminal:
         console.print(render(reader.read(), attributor))
         return 0
-    began = time.monotonic()
+    pace = Pace(interval)
     done = 0
     try:
         with Live(console=console, auto_refresh=False, transient=False) as live:
@@ -55,7 +56,7 @@ def watch(*, interval: float, count: int | None) -> int:
                 done += 1
                 if count is not None and done >= count:
                     return 0
-                time.sleep(max(0.0, began + done * interval - time.monotonic()))
+                pace.wait()
     except KeyboardInterrupt:
         # The usual end.
         return 0
