@@ -16,7 +16,7 @@ from shared import torch_with_cuda
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
-from paired import Steps, pin_to_a_calm_core, steps_between, stepwise
+from paired import Steps, pin_to_calm_cores, steps_between, stepwise
 
 import gpumem_magic
 from gpumem_magic.analysis.categories import KINDS
@@ -319,7 +319,7 @@ def check_cost_modules() -> str:
     while time.monotonic() - began < 1.5:
         run()
     seconds = float(os.environ.get("GPUMEM_COST_SECONDS") or (8 if os.environ.get("GPUMEM_QUICK") == "1" else 28))
-    pinned = pin_to_a_calm_core()
+    pinned = pin_to_calm_cores()
     found = stepwise(lambda: recorded(None), lambda: recorded(RoleBook(dict)), seconds)
     looks = statistics.median(looked) * 1e3
     return f"{pinned}; with modules and roles: {found}; looks at roles {looks:.1f} ms of each cell"

@@ -22,7 +22,7 @@ from marks_checks import MODEL, QUICK, TRAIN, Played, is_cell, start_marks, trai
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
-from paired import Steps, paired, pin_to_a_calm_core, steps_between, stepwise
+from paired import Steps, paired, pin_to_calm_cores, steps_between, stepwise
 
 from gpumem_magic.recording import marks as line_marks
 from gpumem_magic.recording import sampler
@@ -131,7 +131,7 @@ def compared_by_step(played: Played, source: str, *pairs: tuple[str, str]) -> st
     ways = modes(played, source)
     warmed(ways["bare"])
     stepped = told_apart(played, ways)
-    parts = [pin_to_a_calm_core()]
+    parts = [pin_to_calm_cores()]
     for name, base in pairs:
         found = stepwise(stepped[base], stepped[name], LONGEST_S / len(pairs))
         parts.append(f"{name} / {base}: {found}")
