@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import itertools
+import re
 from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -28,6 +30,10 @@ _MEANT_SHARE = 0.9
 # Holders of less than this say nothing about the whole.
 _KNOWN_SHARE = 0.5
 _MOST_KEEPERS = 5
+# Of a container's path; a longer one is not read.
+_MOST_STEPS = 5
+_TYPED = re.compile(r"\w+(?:\.\w+|\[(?:'[^']*'|\d+)\])*")
+_STEPS = re.compile(r"^\w+|\.\w+|\[(?:'[^']*'|\d+)\]")
 # Methods by which containers take things in.
 _TAKES_IN = frozenset({"append", "extend", "insert", "add", "update", "setdefault", "appendleft", "put"})
 
@@ -166,7 +172,7 @@ def _is_one_graph(held: Sequence[Storage], leak: Leak) -> bool:
 
 def _keepers(held: Iterable[Storage], nodes: Mapping[str, int], leak: Leak, scene: Scene) -> tuple[Keeper, ...]:
     sizes: dict[tuple[str, str], int] = defaultdict(int)
-    paths: dict[tuple[str, str], str] = {}
+    paths: dict[tuple[str, str], list[str]] = defaultdict(list)
     for storage in held:
         holder = storage.holders[0]
         if holder.kind.name == "UNKNOWN":
@@ -174,21 +180,30 @@ def _keepers(held: Iterable[Storage], nodes: Mapping[str, int], leak: Leak, scen
         # One frame's variables are one keeper; so are all results of the output history.
         key = (holder.kind.value, _root(holder.root) if holder.kind.name in {"VARIABLE", "GRAPH"} else holder.root)
         sizes[key] += storage.size
-        paths.setdefault(key, holder.path)
+        paths[key].append(holder.path)
     merged = _merged(sizes)
     lines = _storing_lines(scene, leak)
     found = [
         Keeper(
-            path=paths[kind, root],
+            path=paths[kind, root][0],
             root=root,
             kind=kind,
             bytes=size,
             graph_nodes=nodes.get(root, 0),
             line=lines.get(root),
+            container=_container(paths[kind, root]) if kind == "variable" else "",
         )
         for (kind, root), size in merged.items()
     ]
     return tuple(sorted(found, key=lambda keeper: -keeper.bytes)[:_MOST_KEEPERS])
+
+
+def _container(paths: Sequence[str]) -> str:
+    """Return what several paths have in common, as far as a user would type it, ``""`` where that is their root."""
+    typed = [_STEPS.findall(match[0]) if (match := _TYPED.match(path)) else [] for path in paths]
+    common = list(itertools.takewhile(lambda steps: len(set(steps)) == 1, zip(*typed, strict=False)))
+    public = list(itertools.takewhile(lambda step: not step.startswith("._"), (steps[0] for steps in common)))
+    return "".join(public) if len(paths) > 1 and 1 < len(public) <= _MOST_STEPS else ""
 
 
 def _merged(sizes: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:

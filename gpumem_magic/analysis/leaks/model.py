@@ -45,6 +45,8 @@ class Keeper(NamedTuple):
         Autograd nodes that it keeps alive; 0 when it keeps tensors alone.
     line
         The line of the loop that puts something into it, or None when none does so visibly.
+    container
+        What all of it lies in, where that is more than the root tells: ``trainer.outputs``; else ``""``.
     """
 
     path: str
@@ -53,6 +55,12 @@ class Keeper(NamedTuple):
     bytes: int
     graph_nodes: int = 0
     line: Group | None = None
+    container: str = ""
+
+    @property
+    def name(self) -> str:
+        """What to call it."""
+        return self.container or self.root
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def _by_path(keeper: Keeper) -> str:
 
 def _by_use(leak: Leak, keeper: Keeper) -> str:
     """Say it of an ordinary name: graphs first, as they hold more than what was meant to be kept."""
-    root = keeper.root
+    root = keeper.name
     if keeper.graph_nodes or keeper.kind == "autograd graph":
         if keeper.line is not None and keeper.line.source:
             return f"`.detach()` what `{root}` gets, or take its number with .item(): the graph behind it is what grows"

@@ -74,7 +74,7 @@ def keeper_text(keeper: Keeper, at: Group | None = None) -> str:
 
     A line that is named already, as `at`, is not named again.
     """
-    text = f"held by `{keeper.root}`" if keeper.kind in {"variable", "autograd graph"} else f"held by {keeper.path}"
+    text = f"held by `{keeper.name}`" if keeper.kind in {"variable", "autograd graph"} else f"held by {keeper.path}"
     if keeper.graph_nodes:
         text += f" with {format_count(keeper.graph_nodes)} autograd nodes"
     if keeper.line is not None and (at is None or keeper.line[:6] != at[:6]):

@@ -101,6 +101,28 @@ def test_who_keeps_it_and_where_it_was_put(script):
     assert with_keepers(run.analysis(), scan).leaks == analysis.leaks
 
 
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("trainer.outputs['val'][{}]", "trainer.outputs['val']"),
+        ("stages[0].seen[{}].x", "stages[0].seen"),
+        ("kept[{}]", "kept"),
+        ("net._forward_hooks[7] (closure variable `seen`)[{}]", "net"),
+        ("net.layers[{}]._seen[0]", "net.layers"),
+        ("jobs[{}].args[0]", "jobs"),
+    ],
+)
+def test_a_container_deep_in_an_object_is_named_as_a_user_would_type_it(script, path, name):
+    run = script("for i in range(8):\n    work()\n")
+    for number in range(8):
+        run.at(1).at(2).alloc(f"x{number}", MIB)
+    run.at(1)
+    held = tuple(storage(run.address(f"x{n}"), MIB, path.format(n)) for n in range(8))
+    (leak,) = run.growth(holders=HolderScan(held, 1, 0.0, None)).leaks
+    assert leak.sentence.endswith(f"held by `{name}`")
+    assert f"`{name}`" in leak.remedy or "hook" in path
+
+
 def test_numbers_in_a_list_are_nobodys_trouble_beside_a_workspace_of_the_first_step(script):
     run = script(TRAINING)
     run.at(1)
