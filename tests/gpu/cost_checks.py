@@ -336,18 +336,16 @@ def check_cost_end_of_cell() -> str:
     Both begin alike: after a cell and a pause, in which the memory of former entries has gone back to the system. A
     second snapshot at once finds its pages in place, and takes a sixth less.
     """
-    parts = []
     kernel = Kernel()
     try:
         kernel.run(_READY)
         kernel.run("%%gpumem\ntorch.ones(8, device='cuda')")
         folder = str(Path(__file__).resolve().parent)
         kernel.run(f"import sys\nsys.path.insert(0, {folder!r})\nfrom steps import watch\nsteps, _ = watch()")
-        for count in (3_400, 100_000 if not QUICK else 10_000):
-            parts.append(_end_of_cell(kernel, LOOP.format(count=count)))
+        counts = 3_400, 100_000 if not QUICK else 10_000
+        return "; ".join([_end_of_cell(kernel, LOOP.format(count=count)) for count in counts])
     finally:
         kernel.stop()
-    return "; ".join(parts)
 
 
 def _end_of_cell(kernel: Kernel, loop: str) -> str:
