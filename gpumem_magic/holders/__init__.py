@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpumem_magic.holders.bounds import with_bounds
 from gpumem_magic.holders.copies import Duplicate, duplicate_text, duplicates
+from gpumem_magic.holders.forecast import FirstStep, first_step_text, first_steps
 from gpumem_magic.holders.model import Bound, Category, Holder, HolderKind, HolderScan, LiveModel, Storage
 from gpumem_magic.holders.models import count_models
 from gpumem_magic.holders.release import Freed, release, release_text
@@ -15,6 +16,7 @@ __all__ = [
     "Bound",
     "Category",
     "Duplicate",
+    "FirstStep",
     "Freed",
     "Holder",
     "HolderKind",
@@ -26,6 +28,8 @@ __all__ = [
     "describe_scan",
     "duplicate_text",
     "duplicates",
+    "first_step_text",
+    "first_steps",
     "release",
     "release_text",
     "who_holds",

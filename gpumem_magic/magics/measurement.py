@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpumem_magic import _reports
 from gpumem_magic._format import format_bytes, format_count
-from gpumem_magic.magics.leftovers import duplicate_notes, held_by_error, leftover_notes
 from gpumem_magic.magics.lines import MAGIC_CODE, CellLines
 from gpumem_magic.magics.live import live_line_for
+from gpumem_magic.magics.remarks import duplicate_notes, forecast_notes, held_by_error, leftover_notes
 from gpumem_magic.magics.show import show_report
 from gpumem_magic.magics.warmup import no_warm_up, warm_up_later
 from gpumem_magic.recording.interrupts import interrupt_deferred
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gpumem_magic.holders.scratch import Scratch
     from gpumem_magic.magics.arguments import Request
     from gpumem_magic.magics.code import Compiled
-    from gpumem_magic.magics.leftovers import Leftover
+    from gpumem_magic.magics.remarks import Leftover
     from gpumem_magic.recording.model import Recording
     from gpumem_magic.recording.recorder import LineMarks
     from gpumem_magic.report import Report
@@ -223,7 +223,7 @@ class Measurement:
                 # What the first look was cut short of, this one may have found.
                 notes = (*(note for note in analysis.notes if note not in _cut_short(holders)), *_cut_short(scan))
                 report = _replaced(report, replace(analysis, notes=notes))
-        more = duplicate_notes(report.analysis, holders)
+        more = (*duplicate_notes(report.analysis, holders), *forecast_notes(holders))
         if more:
             report = _replaced(report, replace(report.analysis, notes=(*more, *report.analysis.notes)))
         if self.request.allowed_leak is not None:

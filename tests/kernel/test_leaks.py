@@ -48,6 +48,17 @@ def test_a_training_loop_is_told_what_came_once(kernel):
     assert "put there at line 4 `losses.append(loss)`" in cell.report
 
 
+def test_the_first_step_is_forecast_once_there_are_gradients(kernel):
+    kernel.run("from torch import nn\nwide = nn.Linear(1024, 1024)\nfirst = torch.optim.Adam(wide.parameters())")
+    told = "the first step of Adam will add 8.01 MiB of state on cpu: 2.0 × the parameters that it trains, once"
+    assert told not in kernel.run("%%gpumem\nloss = wide(torch.ones(8, 1024)).sum()").report
+    assert told in kernel.run("%%gpumem\nloss.backward()").report
+    stepped = kernel.run("%%gpumem\nfirst.step()").report
+    assert "the first step of" not in stepped
+    assert "Peak 16.0 MiB" in stepped or "8.01 MiB stayed" in stepped
+    kernel.run("del wide, first, loss")
+
+
 @pytest.mark.parametrize("above", ["", "%%time\n"])
 def test_a_broken_promise_fails_the_cell_once_and_shows_its_report_first(kernel, above):
     cell = kernel.run(f"{above}%%gpumem --assert-no-leak\n{LEAK}")

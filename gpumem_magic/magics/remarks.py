@@ -1,4 +1,4 @@
-"""What an error before a cell still holds when the cell begins: a re-run then needs room for two models."""
+"""What a report remarks on beside its numbers: an earlier error's memory, doubled models, a first step to come."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpumem_magic.book import Origin
     from gpumem_magic.holders import HolderScan
 
-__all__ = ["Leftover", "duplicate_notes", "held_by_error", "leftover_notes"]
+__all__ = ["Leftover", "duplicate_notes", "forecast_notes", "held_by_error", "leftover_notes"]
 
 _LEAST = 1 << 20
 # What the frames of one error reach is found in milliseconds.
@@ -119,6 +119,16 @@ def duplicate_notes(analysis: Analysis, scan: HolderScan | None) -> tuple[Note, 
     filled = {_root(row.path) for device in analysis.devices for row in device.held}
     found = duplicates(scan) if scan is not None and filled else ()
     return tuple(Note("info", duplicate_text(one)) for one in found if one.copy in filled)
+
+
+def forecast_notes(scan: HolderScan | None) -> tuple[Note, ...]:
+    """Say what the first step of an optimizer will add, once there are gradients for it."""
+    if scan is None or not any(storage.category.name == "GRADIENT" for storage in scan.storages):
+        return ()
+    from gpumem_magic.holders import first_step_text, first_steps
+
+    # An optimizer of a former run that waits for the collector says the same.
+    return tuple(Note("info", text) for text in dict.fromkeys(map(first_step_text, first_steps())))
 
 
 def _root(path: str) -> str:

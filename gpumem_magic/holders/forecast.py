@@ -1,0 +1,89 @@
+"""What an optimizer's first step will add: state that is made lazily, so that "it ran once" does not mean "it fits"."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpumem_magic._format import format_bytes
+from gpumem_magic.holders.tensors import family, loaded_torch
+
+if TYPE_CHECKING:
+    from gpumem_magic.holders.tensors import StorageKey, Torch
+
+__all__ = ["FirstStep", "first_step_text", "first_steps"]
+
+_LEAST = 1 << 20
+# Tensors of a parameter's size that the first step makes for it, by the class of torch.optim (their `_init_group`);
+# Adagrad and Rprop's kin make theirs at once, or are rare.
+_ALWAYS = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adadelta": 2, "RMSprop": 1, "SGD": 0}
+_WHERE_SET = {"amsgrad": 1, "momentum": 1, "centered": 1}
+_OPTIONS = {
+    "Adam": ("amsgrad",),
+    "AdamW": ("amsgrad",),
+    "RMSprop": ("momentum", "centered"),
+    "SGD": ("momentum",),
+}
+
+
+class FirstStep(NamedTuple):
+    """What the first step of one optimizer adds on a device: bytes, and as a multiple of what it trains."""
+
+    optimizer: str
+    device: str
+    bytes: int
+    times: float
+
+
+def first_steps() -> tuple[FirstStep, ...]:
+    """Forecast the first step of every optimizer of torch's that trains something and has not stepped yet.
+
+    Only parameters that have a gradient count: the others get no state. No object's own code runs.
+    """
+    torch = loaded_torch()
+    if torch is None:
+        return ()
+    objects = gc.get_objects()
+    wanted = family(torch.optimizer_type)
+    found: list[Any] = list(itertools.compress(objects, map(wanted.__contains__, map(type, objects))))
+    del objects
+    with torch.undisturbed():
+        return tuple(step for optimizer in found for step in _forecast(optimizer, torch))
+
+
+def _forecast(optimizer: Any, torch: Torch) -> list[FirstStep]:
+    kind = next((one for one in type.mro(type(optimizer)) if one.__module__.startswith("torch.optim.")), None)
+    name = "" if kind is None else kind.__name__
+    attributes = object.__getattribute__(optimizer, "__dict__")
+    groups, state = attributes.get("param_groups"), attributes.get("state")
+    if name not in _ALWAYS or type(groups) is not list or not isinstance(state, dict):
+        return []
+    added: dict[str, int] = {}
+    trained: dict[str, int] = {}
+    seen: set[StorageKey] = set()
+    for group in groups:
+        more = [_WHERE_SET[option] for option in _OPTIONS.get(name, ()) if dict.get(group, option)]
+        for parameter in dict.get(group, "params") or ():
+            key = torch.storage(parameter)
+            if key is None or key in seen or torch.gradient(parameter) is None or dict.get(state, parameter):
+                continue
+            seen.add(key)
+            size = int(torch.tensor_type.numel(parameter)) * int(torch.tensor_type.element_size(parameter))
+            trained[key.device] = trained.get(key.device, 0) + size
+            added[key.device] = added.get(key.device, 0) + size * (_ALWAYS[name] + sum(more))
+    if any(dict.values(state)):
+        return []  # it has stepped: what is new since gets its state as a matter of course
+    return [
+        FirstStep(type(optimizer).__name__, device, size, size / trained[device])
+        for device, size in added.items()
+        if size >= _LEAST
+    ]
+
+
+def first_step_text(step: FirstStep) -> str:
+    """Write a forecast as a sentence."""
+    return (
+        f"the first step of {step.optimizer} will add {format_bytes(step.bytes)} of state on {step.device}: "
+        f"{step.times:.1f} × the parameters that it trains, once"
+    )
