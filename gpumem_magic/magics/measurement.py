@@ -10,7 +10,7 @@ from gpumem_magic import _reports
 from gpumem_magic._format import format_bytes, format_count
 from gpumem_magic.magics.lines import MAGIC_CODE, CellLines
 from gpumem_magic.magics.live import live_line_for
-from gpumem_magic.magics.remarks import duplicate_notes, forecast_notes, held_by_error, leftover_notes
+from gpumem_magic.magics.remarks import held_by_error, leftover_notes, remarks
 from gpumem_magic.magics.show import show_report
 from gpumem_magic.magics.warmup import no_warm_up, warm_up_later
 from gpumem_magic.recording.interrupts import interrupt_deferred
@@ -208,10 +208,10 @@ class Measurement:
         left = leftover_notes(self._leftovers, holders, cell_id or text_key(recording.cell.source))
         recording = replace(recording, notes=(*recording.notes, *left, *_cut_short(holders)))
         report = _reports.build(recording, top=self.request.top, holders=holders)
-        report = self._judged(self._book(recording, report, cell_id, holders), holders)
+        report = self._judged(self._book(recording, report, cell_id, holders), recording, holders)
         show_report(self._cleared(recording, report), self.request, cell_key)
 
-    def _judged(self, report: Report, holders: HolderScan | None) -> Report:
+    def _judged(self, report: Report, recording: Recording, holders: HolderScan | None) -> Report:
         """Look more closely at a leak that nothing explains yet, and see whether the magic's line allows it."""
         from gpumem_magic.analysis.leaks import with_keepers
         from gpumem_magic.analysis.leaks.check import broken_promise, nothing_to_judge
@@ -223,7 +223,7 @@ class Measurement:
                 # What the first look was cut short of, this one may have found.
                 notes = (*(note for note in analysis.notes if note not in _cut_short(holders)), *_cut_short(scan))
                 report = _replaced(report, replace(analysis, notes=notes))
-        more = (*duplicate_notes(report.analysis, holders), *forecast_notes(holders))
+        more = remarks(recording, report.analysis, holders)
         if more:
             report = _replaced(report, replace(report.analysis, notes=(*more, *report.analysis.notes)))
         if self.request.allowed_leak is not None:

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from gpumem_magic.analysis.model import Analysis
     from gpumem_magic.book import Origin
     from gpumem_magic.holders import HolderScan
+    from gpumem_magic.recording.model import Recording
 
-__all__ = ["Leftover", "duplicate_notes", "forecast_notes", "held_by_error", "leftover_notes"]
+__all__ = ["Leftover", "held_by_error", "leftover_notes", "remarks"]
 
 _LEAST = 1 << 20
 # What the frames of one error reach is found in milliseconds.
@@ -112,7 +113,22 @@ def _text(device: str, found: Sequence[Leftover], cell_key: str) -> str:
     )
 
 
-def duplicate_notes(analysis: Analysis, scan: HolderScan | None) -> tuple[Note, ...]:
+def remarks(recording: Recording, analysis: Analysis, scan: HolderScan | None) -> tuple[Note, ...]:
+    """Return what is worth saying of a report: values that were paid for twice, models, a first step to come.
+
+    Parameters
+    ----------
+    recording, analysis
+        What was recorded and what it means.
+    scan
+        Who holds what after the cell; None where nobody looked.
+    """
+    from gpumem_magic.analysis.rebound import rebound_notes
+
+    return (*rebound_notes(recording, analysis), *_duplicate_notes(analysis, scan), *_forecast_notes(scan))
+
+
+def _duplicate_notes(analysis: Analysis, scan: HolderScan | None) -> tuple[Note, ...]:
     """Say which variable that the cell filled has the shapes of a model's parameters: a checkpoint, as a rule."""
     from gpumem_magic.holders import duplicate_text, duplicates
 
@@ -121,7 +137,7 @@ def duplicate_notes(analysis: Analysis, scan: HolderScan | None) -> tuple[Note, 
     return tuple(Note("info", duplicate_text(one)) for one in found if one.copy in filled)
 
 
-def forecast_notes(scan: HolderScan | None) -> tuple[Note, ...]:
+def _forecast_notes(scan: HolderScan | None) -> tuple[Note, ...]:
     """Say what the first step of an optimizer will add, once there are gradients for it."""
     if scan is None or not any(storage.category.name == "GRADIENT" for storage in scan.storages):
         return ()

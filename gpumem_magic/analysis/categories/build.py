@@ -32,7 +32,7 @@ from gpumem_magic.analysis.categories.sight import sighted
 from gpumem_magic.analysis.categories.stacks import from_stacks
 from gpumem_magic.analysis.timeline import addresses
 from gpumem_magic.recording.model import Roles
-from gpumem_magic.trace.constant import constant
+from gpumem_magic.trace.constant import constant, is_constant
 from gpumem_magic.trace.times import rising
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from gpumem_magic.recording.model import Calls, Marks
     from gpumem_magic.trace.model import DeviceTrace, StackTable
 
-__all__ = ["categorise", "category_rows"]
+__all__ = ["categorise", "category_rows", "line_runs"]
 
 _ONLY_STACKS = "module paths are recorded by %%gpumem in Python 3.12 and later; stacks alone do not tell them"
 _MOST_MODULES = 65_535
@@ -96,7 +96,7 @@ def categorise(
     seen = sighted(roles, device.key, addresses(history.lifetimes, timeline), timeline)
     as_category = np.array([*(SEEN_AS[name] for name in roles.roles), -1], np.int16)
     role = as_category[seen.role]
-    what = facts(timeline, phases, _line_runs(marks, times))
+    what = facts(timeline, phases, line_runs(marks, times))
     found = infer(
         timeline,
         role,
@@ -108,10 +108,12 @@ def categorise(
     )
     # A library's workspace serves whoever comes next: the module and line during which it was made own nothing of it.
     is_shared = found.category == WORKSPACE
-    lives_on = np.where(is_shared, -1, _freed_next(timeline, what))
+    lives_on = _freed_next(timeline, what)
+    if not is_constant(lives_on):
+        lives_on[is_shared] = -1
     module, names = _modules(roles, seen.name, phases, what, lives_on)
     module[is_shared] = 0
-    forward = np.where(lives_on >= 0, timeline.group[lives_on], -1).astype(np.int32)
+    forward = _groups_of(lives_on, timeline)
     at_peak, at_end = timeline.alive(timeline.peak_change), timeline.end == -1
     columns = _Columns(module, found.category, timeline.size, timeline.blocks, found.inferred)
     return Categories(
@@ -141,7 +143,7 @@ def _phases(
     return nothing_seen(len(times), UNCLEAR, seen=False)
 
 
-def _line_runs(marks: Marks | None, times: NDArray[np.int64]) -> NDArray[np.int32] | None:
+def line_runs(marks: Marks | None, times: NDArray[np.int64]) -> NDArray[np.int32] | None:
     """Count executions of the outermost lines, and return the number of the one that each event fell into.
 
     Lines of functions that a line calls belong to it: what a function lets go of when it returns is a temporary of the
@@ -187,6 +189,13 @@ def _freed_next(timeline: Timeline, what: Facts) -> NDArray[np.int64]:
     return result
 
 
+def _groups_of(lives_on: NDArray[np.int64], timeline: Timeline) -> NDArray[np.int32]:
+    """Return the group of each of these lifetimes, -1 where there is none."""
+    if is_constant(lives_on):
+        return constant(-1, len(lives_on), np.int32)
+    return np.where(lives_on >= 0, timeline.group[lives_on], np.int32(-1))
+
+
 def _modules(
     roles: Roles,
     name: NDArray[np.int32],
@@ -199,7 +208,9 @@ def _modules(
     # `model.fc.weight` is of `model.fc`.
     owners = [names.setdefault(path.rpartition(".")[0], len(names)) for path in roles.names]
     own = np.array([*owners, 0], np.int32)[name]
-    called = np.where(lives_on >= 0, what.module[lives_on], what.module)
+    called = what.module
+    if not is_constant(lives_on):
+        called = np.where(lives_on >= 0, what.module[lives_on], what.module)
     # Where a module runs inside of backward (a checkpoint computes again), it is told directly.
     called = np.where(what.module > 0, what.module, called)
     module = np.where(own > 0, own, called).astype(np.int32)
