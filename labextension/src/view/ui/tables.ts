@@ -4,7 +4,7 @@ import { goButton } from '../cells/jump';
 import type { Held, Row } from '../document';
 import type { Colours } from '../draw/palette';
 import { formatBytes, formatCount, formatShare } from '../format';
-import { liveTree } from '../model/icicle';
+import { type IcicleNode, liveTree } from '../model/icicle';
 import { sumRange } from '../model/live';
 import type { Session } from '../session';
 import { allocationCard } from './card';
@@ -13,6 +13,7 @@ import { bdi, button, h, replace, toggle } from './dom';
 import { withCode } from './header';
 import { icicle } from './icicle';
 import { bytesCell, drawTable, type TableRow, type TableSpec, tableText } from './rows';
+import { treeTable, treeText } from './treetable';
 
 export type Tab = 'peak' | 'stayed' | 'here' | 'range';
 
@@ -52,6 +53,7 @@ export class Tables {
   readonly #pinned = new Set<number>();
   readonly #id = `gm-panel-${nextId++}`;
   #asTree = false;
+  #tree: IcicleNode | null = null;
   #spec: TableSpec | null = null;
   #colours: Colours;
   readonly #extras: readonly ExtraTab[];
@@ -96,6 +98,7 @@ export class Tables {
 
   get text(): string {
     if (typeof this.tab !== 'string') return this.tab.text();
+    if (this.#tree !== null) return treeText(this.#tree);
     return this.#spec === null ? '' : tableText(this.#spec);
   }
 
@@ -159,7 +162,7 @@ export class Tables {
               this.#asTree = on;
               this.show();
             },
-            { title: 'As nested bars: cell, line, module, stack' }
+            { title: 'As nested bars, and rows that open: cell, line, module, stack' }
           )
         : null
     );
@@ -189,6 +192,7 @@ export class Tables {
     const session = this.#session;
     const { device } = session.source.recording;
     this.#spec = null;
+    this.#tree = null;
     switch (tab) {
       case 'peak':
         return this.#rows(device.peak, device.headline.allocatedPeak, 'at the peak', 'Nothing was allocated.');
@@ -280,7 +284,10 @@ export class Tables {
     const { here } = session;
     if (here === null) return [h('p', {}, 'Click the picture to see who is alive at that moment.')];
     const card = here.lifetime === null ? null : allocationCard(session, here.source, here.lifetime);
-    if (this.#asTree) return [card, icicle(session, liveTree(here.source, here.moment), this.#colours)];
+    if (this.#asTree) {
+      this.#tree = liveTree(here.source, here.moment);
+      return [card, icicle(session, this.#tree, this.#colours), treeTable(session, this.#tree, this.#colours)];
+    }
     const table = here.source.live.at(here.moment);
     const rows: Row[] = table.rows.map(row => ({
       ...row,
