@@ -169,6 +169,17 @@ def test_a_click_shows_who_is_alive_there_adding_up(open_report, shoot):
     shoot(page, "here")
     page.get_by_role("button", name="tree").click()
     expect(page.locator(f"{HOST} .icicle button").first).to_be_visible()
+    tree = page.locator(f"{HOST} [role=treegrid]")
+
+    def exact(rows):
+        return [int(re.sub(r"\D", "", row.locator("td").first.get_attribute("title"))) for row in rows.all()]
+
+    assert sum(exact(tree.locator("tbody tr[aria-level='1']"))) == exact(tree.locator("tfoot tr"))[0] == total
+    tree.locator("tbody tr").first.focus()
+    page.keyboard.press("ArrowRight")
+    opened = exact(tree.locator("tbody tr[aria-level='2']"))
+    assert opened
+    assert sum(opened) == exact(tree.locator("tbody tr"))[0]
     shoot(page, "tree")
 
 
@@ -396,7 +407,10 @@ def test_text_of_any_script_reads_in_its_own_direction(open_document):
     page = open_document("complete")
     for text in ("x  # модель", "損失の逆伝播(loss)"):
         expect(page.locator(f"{HOST} tbody bdi", has_text=text.split("  ")[-1]).first).to_be_visible()
-    assert page.locator(f"{HOST} td bdi:not([dir=auto])").count() == 0
+    directions = page.locator(f"{HOST} td bdi").evaluate_all("all => all.map(one => [one.dir, one.textContent])")
+    # A place in code runs from left to right, as in an editor.
+    assert all(how == ("ltr" if re.search(r":\d+(?: |$)", text) else "auto") for how, text in directions)
+    assert "auto" in {how for how, _ in directions}
 
 
 def test_printing_shows_the_whole_table_without_controls(open_report):

@@ -1,7 +1,7 @@
 /** Who works by keys stays where the keys were. */
 
 import { beforeEach, expect, test } from 'vitest';
-import { button, FOCUS_LOST, h, replace } from './dom';
+import { bdi, button, FOCUS_LOST, h, replace } from './dom';
 
 let host: HTMLElement;
 let lost = 0;
@@ -69,4 +69,14 @@ test('and is reported where nothing of it is left', () => {
   replace(host, ...buttons('Clear'));
   expect(document.activeElement).toBe(document.body);
   expect(lost).toBe(1);
+});
+
+test.each([
+  ['مدل.py:22 آموزش', 'ltr'],
+  ['模型.py:9', 'ltr'],
+  ['loss = مدل(x)', 'auto'],
+  ['خط ۲', 'auto'],
+  ['line 2', 'auto']
+])('%s runs %s', (text, dir) => {
+  expect(bdi(text).dir).toBe(dir);
 });

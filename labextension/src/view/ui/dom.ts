@@ -75,9 +75,12 @@ function sameAs(element: Element, gone: HTMLElement, places: Places): HTMLElemen
   return isOff || gone.tagName === 'TR' ? on[Math.min(places.ofKind, on.length - 1)] : undefined;
 }
 
+/** "model.py:22 forward": a place in code runs from left to right, as in an editor, whatever script its names are in. */
+const PLACE = /:\d+(?: |$)/;
+
 /** Text of unknown script and direction, kept from turning its surroundings around. */
 export function bdi(text: string, className = ''): HTMLElement {
-  return h('bdi', { class: className || null, dir: 'auto' }, text);
+  return h('bdi', { class: className || null, dir: PLACE.test(text) ? 'ltr' : 'auto' }, text);
 }
 
 export function button(label: string, onClick: () => void, attributes: Attributes = {}): HTMLButtonElement {
