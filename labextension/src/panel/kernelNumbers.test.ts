@@ -20,9 +20,9 @@ class Connection {
     this.sent.push(message);
   }
 
-  push(commId: string, allocated: number): void {
+  push(commId: string, allocated: number, session = 'first process'): void {
     const data = { protocol: 1, devices: [{ key: 'cuda:0', allocated }] };
-    this.iopubMessage.emit({ header: { msg_type: 'comm_msg' }, content: { comm_id: commId, data } });
+    this.iopubMessage.emit({ header: { msg_type: 'comm_msg', session }, content: { comm_id: commId, data } });
   }
 }
 
@@ -62,6 +62,27 @@ describe('the listener', () => {
     listener.attach(second as never);
     first.push(COMM_ID, 6);
     expect(listener.numbers).toBeNull();
+  });
+});
+
+describe('after a restart', () => {
+  it('what the former process still says is not taken for the next one’s', async () => {
+    const kernel = new Connection({});
+    const listener = await listen(kernel);
+    // The restart may come before any number; a message of another kind has told the process.
+    kernel.push('another', 1);
+    kernel.statusChanged.emit('restarting');
+    kernel.push(COMM_ID, 5);
+    expect(listener.numbers).toBeNull();
+    kernel.push(COMM_ID, 6, 'second process');
+    expect(listener.numbers?.devices[0]?.allocated).toBe(6);
+    kernel.statusChanged.emit('autorestarting');
+    for (const session of ['first process', 'second process']) {
+      kernel.push(COMM_ID, 7, session);
+    }
+    expect(listener.numbers).toBeNull();
+    kernel.push(COMM_ID, 8, 'third process');
+    expect(listener.numbers?.devices[0]?.allocated).toBe(8);
   });
 });
 

@@ -174,6 +174,8 @@ export class KernelListener {
     this._kernel?.statusChanged.disconnect(this._onStatus);
     this._kernel = kernel;
     this._numbers = null;
+    this._sessions.clear();
+    this._ended.clear();
     kernel?.iopubMessage.connect(this._onMessage);
     kernel?.statusChanged.connect(this._onStatus);
     if (kernel) {
@@ -199,6 +201,11 @@ export class KernelListener {
   }
 
   private readonly _onMessage = (_: unknown, message: KernelMessage.IIOPubMessage): void => {
+    const { session } = message.header;
+    if (this._ended.has(session)) {
+      return;
+    }
+    this._sessions.add(session);
     if (!KernelMessage.isCommMsgMsg(message) || message.content.comm_id !== COMM_ID) {
       return;
     }
@@ -210,7 +217,15 @@ export class KernelListener {
   };
 
   private readonly _onStatus = (_: unknown, status: Kernel.Status): void => {
-    if (this._numbers && (status === 'restarting' || status === 'autorestarting' || status === 'dead')) {
+    if (status !== 'restarting' && status !== 'autorestarting' && status !== 'dead') {
+      return;
+    }
+    // What the ending process still has to say comes after this, and is not the next one's.
+    for (const session of this._sessions) {
+      this._ended.add(session);
+    }
+    this._sessions.clear();
+    if (this._numbers) {
       this._numbers = null;
       this._changed.emit();
     }
@@ -219,4 +234,7 @@ export class KernelListener {
   private readonly _changed = new Signal<this, void>(this);
   private _kernel: Kernel.IKernelConnection | null = null;
   private _numbers: KernelNumbers | null = null;
+  /** Each process of a kernel has one of its own: of the present process, and of those that ended. */
+  private readonly _sessions = new Set<string>();
+  private readonly _ended = new Set<string>();
 }
