@@ -290,12 +290,14 @@ export class ComparePage implements Page {
 const NOTES_SHOWN = 3;
 
 function head(header: Header): HTMLElement {
-  const list = (notes: Header['notes']): HTMLElement =>
-    h(
-      'ul',
-      { class: 'notes' },
-      ...notes.map(note => h('li', { class: note.level }, h('bdi', { dir: 'auto' }, ...withCode(note.text))))
-    );
+  const list = (notes: Header['notes']): HTMLElement | null =>
+    notes.length === 0
+      ? null
+      : h(
+          'ul',
+          { class: 'notes' },
+          ...notes.map(note => h('li', { class: note.level }, h('bdi', { dir: 'auto' }, ...withCode(note.text))))
+        );
   const warnings = header.notes.filter(note => note.level === 'warning');
   const others = header.notes.filter(note => note.level !== 'warning');
   const folded = header.notes.length > NOTES_SHOWN && others.length > 1;
