@@ -20,6 +20,14 @@ __all__ = ["debuggers", "error_roots", "formatters", "frame_roots", "links", "tr
 _FORMATTERS = ("InteractiveTB", "SyntaxTB")
 
 
+def _shown_locals() -> object:
+    return sys._getframe().f_locals  # noqa: SLF001 - its type is asked for
+
+
+# A function's locals are a dictionary up to Python 3.12; from 3.13 on a view of the frame, which keeps it alive.
+_LOCALS = {dict, type(_shown_locals())}
+
+
 def formatters(shell: Any) -> list[Any]:
     """Return what IPython formats tracebacks with; each keeps the last one, for %tb and %debug."""
     return [found for name in _FORMATTERS if (found := getattr(shell, name, None)) is not None]
@@ -95,9 +103,9 @@ def _of_debugger(shell: Any, debugger: Any, seen: set[int]) -> Iterator[Root]:
         yield from _traceback(HolderKind.DEBUGGER, f"debugger: {type(error).__name__}", error.__traceback__, seen)
     try:
         shown = debugger.curframe_locals
-    except AttributeError:  # never started; from 3.13 on it is asked of the frame
+    except AttributeError:  # never started; from 3.14 on it is asked of the frame
         return
-    if type(shown) is dict and shown is not shell.user_ns:
+    if type(shown) in _LOCALS and shown is not shell.user_ns:
         for name, value in list(shown.items()):
             yield Root(HolderKind.DEBUGGER, f"debugger, local `{name}`", value)
 

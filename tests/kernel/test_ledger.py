@@ -56,7 +56,7 @@ def test_errors_awaits_and_other_magics_are_the_cells_own(auto):
     timed = auto.run(f"%%time\nt = {MIB}")
     assert timed.kinds == ["stdout", "report"]
     assert "at line 2 `t = torch" in timed.report
-    assert auto.run("x = (").kinds == ["SyntaxError"]
+    assert auto.run("x = )").kinds == ["SyntaxError"]
     assert auto.run("%%gpumem --nonsense\n1").kinds[-1] != "report"
 
 
