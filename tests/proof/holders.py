@@ -109,4 +109,52 @@ with torch.autograd.graph.saved_tensors_hooks(lambda t: (t.shape, block(8)), lam
 """,
         r"^loss\.grad_fn → ExpBackward0.*packed by a hook",
     ),
+    _who(
+        "the model of a run that failed before the last one",
+        "last error",
+        """
+gc.disable()
+class Failing(Net):
+    def forward(self, x):
+        raise ValueError('a bad batch')
+# %% x2
+model = Failing(1024).to(DEVICE)
+model(batch(8, 1024))
+# %%
+model = Failing(64).to(DEVICE)
+model(batch(8, 64))
+""",
+        r"^reference cycle through an earlier error's frame: forward\(\), local `self`\.layers\[\d\]\.weight",
+    ),
+    _who(
+        "a cycle that a library made",
+        "reference cycle",
+        """
+import os, sys
+gc.disable()
+os.makedirs('site-packages', exist_ok=True)
+with open('site-packages/boxlib.py', 'w') as file:
+    file.write('class Box:\\n    def __init__(self, held):\\n        self.held, self.me = held, self\\n')
+sys.path.insert(0, os.path.abspath('site-packages'))
+import boxlib
+boxlib.Box(block(8)) and None
+""",
+        r"^reference cycle Box\.me → Box \(freed by gc\.collect\(\): .*; a class of boxlib's, not your code\)",
+    ),
+    _who(
+        "what a custom function keeps on its context",
+        "graph behind a scalar",
+        """
+class Masked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mask = block(8)
+        return x * 2
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+loss = Masked.apply(torch.ones(8, device=DEVICE, requires_grad=True)).sum()
+""",
+        r"^loss\.grad_fn → MaskedBackward attribute `mask`",
+    ),
 )
