@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Census", "census"]
 
-# Since 3.14 the second generation is the old one, that is collected in parts.
-_YOUNG = (0, 1) if sys.version_info < (3, 14) else (0,)
+# Since 3.14 the second generation is the old one.
+_IS_OLD_IN_PARTS = sys.version_info >= (3, 14)
 _MOST_KNOWN = 20_000  # 100 bytes each
 _Found = tuple[list[Any], list[Any], list[Any]]
 
@@ -42,15 +42,12 @@ class Census:
         families = (torch.module_type, torch.optimizer_type, torch.tensor_type)
         wanted = {kind: index for index, root in enumerate(families) for kind in family(root)}
         if not self._lock.acquire(blocking=False):
-            return _chosen(gc.get_objects(), wanted)
+            return _chosen((gc.get_objects(),), wanted)
         try:
             first_later: list[object] = []
             young = self._young()
-            if young is None:
-                found = _chosen(gc.get_objects(), wanted)
-            else:
-                found = _chosen(young, wanted)
-                del young
+            found = _chosen((gc.get_objects(),) if young is None else young, wanted)
+            if young is not None:
                 for new, known in zip(found, self._known, strict=True):
                     seen = set(map(id, new))
                     new += [value for ref in known if (value := ref()) is not None and id(value) not in seen]
@@ -66,24 +63,28 @@ class Census:
         finally:
             self._lock.release()
 
-    def _young(self) -> list[Any] | None:
-        """Return all objects that are new since the last look, and others; None when they cannot be told."""
+    def _young(self) -> tuple[list[Any], ...] | None:
+        """Return all objects that are new since the last look, and others; None when they cannot be told.
+
+        A list of objects must never be put into one that was made before it, and which it therefore holds.
+        """
         if self._first_later is None:
             return None
-        objects: list[Any] = []
-        for generation in _YOUNG:
-            found = gc.get_objects(generation)
-            objects += found
-            if id(self._first_later) in map(id, found):
-                return objects
-        return None
+        youngest = gc.get_objects(0)
+        if id(self._first_later) in map(id, youngest):
+            return (youngest,)
+        if _IS_OLD_IN_PARTS:
+            return None
+        young = gc.get_objects(1)
+        return (youngest, young) if id(self._first_later) in map(id, young) else None
 
 
-def _chosen(objects: list[Any], wanted: dict[type, int]) -> _Found:
+def _chosen(lists: tuple[list[Any], ...], wanted: dict[type, int]) -> _Found:
     # In C, and by types, not by families.
     found: _Found = ([], [], [])
-    for value in itertools.compress(objects, map(wanted.__contains__, map(type, objects))):
-        found[wanted[type(value)]].append(value)
+    for objects in lists:
+        for value in itertools.compress(objects, map(wanted.__contains__, map(type, objects))):
+            found[wanted[type(value)]].append(value)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import weakref
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +119,18 @@ def test_it_keeps_nothing_alive() -> None:
     census.alive(TORCH)
     del module
     assert gone not in map(id, census.alive(TORCH)[0])
+
+
+def test_a_look_leaves_nothing_to_the_collector() -> None:
+    census, new = Census(), []
+    for _ in range(3):
+        gc.collect(0)
+        new.append(Module())
+        found = census.alive(TORCH)
+        del found
+        gone = weakref.ref(new[-1])
+        del new[-1]
+        assert gone() is None
 
 
 def test_objects_without_weak_references_are_looked_for_each_time(full_looks: list[int]) -> None:

@@ -213,9 +213,11 @@ def test_what_is_due_earlier_does_not_wait_for_what_is_due_later():
 def test_the_thread_ends_after_a_while_without_ticks(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ticker, "_IDLE_SECONDS", 0.01)
     monkeypatch.setattr(ticker, "_LOOK_SECONDS", 0.01)
-    call_every(0.01, lambda: False)
+    go_on = threading.Event()
+    call_every(0.01, lambda: not go_on.is_set())
     threads = [thread for thread in threading.enumerate() if thread.name == "gpumem-ticker"]
     assert len(threads) == 1
+    go_on.set()
     threads[0].join(60)
     assert not threads[0].is_alive()
     came = threading.Event()
