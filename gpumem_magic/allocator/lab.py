@@ -67,6 +67,8 @@ class Lab:
     emptied
         How often the program called ``empty_cache`` (torch's counters tell); None when that is not known. A call that
         finds nothing to give back leaves no event.
+    calls
+        Events before which it did, each of them, when that is known: then nothing is left to doubt.
     means
         What else is known of the recorded process: it tells whether something else filled the device.
 
@@ -86,6 +88,7 @@ class Lab:
         recorded_limit: int | None = None,
         course: Course | None = None,
         emptied: int | None = None,
+        calls: Sequence[int] | None = None,
         means: Means | None = None,
     ) -> None:
         if device.kind not in {"cuda", "xpu"}:
@@ -110,8 +113,13 @@ class Lab:
         unseen = None if emptied is None else emptied - int(np.count_nonzero(self.program.codes == Op.EMPTY_CACHE))
         if unseen is not None and unseen < 0:
             unseen = None  # More were seen than made: what is taken for the program's calls is not.
+        asked = self.program
+        if calls is not None:
+            unseen = 0
+            steps = np.searchsorted(asked.events, np.sort(np.asarray(calls, np.int64)), "left")
+            asked = asked.with_calls(steps[steps < len(asked.events)])
         self._explorer = Explorer(
-            self.program,
+            asked,
             limit=limit,
             fallbacks=fallbacks,
             foreign=find_foreign(device),

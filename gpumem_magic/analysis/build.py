@@ -119,6 +119,7 @@ def _analyse_events(
             settings=trace.settings,
             notes=notes,
             purpose=Purpose(recording.roles, recording.calls, recording.marks),
+            emptied_us=trace.emptied_us,
         )
         analysed = analyse_device(device, past, context)
         devices.append(_with_growth(recording, device, analysed, context, holders))

@@ -85,6 +85,7 @@ class DeviceContext:
     settings: Mapping[str, object] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
     purpose: Purpose | None = None
+    emptied_us: Sequence[int] | None = None
 
     def warn(self, text: str) -> None:
         """Add a warning once."""

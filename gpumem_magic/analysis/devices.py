@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gpumem_magic.analysis.categories import Categories
     from gpumem_magic.analysis.model import Timeline
     from gpumem_magic.analysis.oom.state import OomState
+    from gpumem_magic.analysis.segments import MemoryRecord
     from gpumem_magic.recording.model import DeviceReading, Sample
     from gpumem_magic.trace.model import DeviceTrace
 
@@ -273,8 +274,22 @@ def analyse_device(device: DeviceTrace, history: History, context: DeviceContext
         oom_group=None if oom is None else event_group(device, oom, context),
         categories=categories,
         oom_state=None if oom is None else _oom_state(device, history, timeline, groups, context),
-        memory=memory_record(device, context.settings, history, timeline, _emptied(device, context)),
+        memory=_with_calls(
+            memory_record(device, context.settings, history, timeline, _emptied(device, context)), context
+        ),
     )
+
+
+def _with_calls(memory: MemoryRecord | None, context: DeviceContext) -> MemoryRecord | None:
+    """Add where the calls of ``empty_cache`` were, if every one that torch counted was seen."""
+    if memory is None or context.emptied_us is None:
+        return memory
+    within = [time for time in context.emptied_us if context.start_us <= time <= context.end_us]
+    if len(within) != memory.emptied:
+        return memory
+    # A call takes longer than the microsecond in which it began: what bears that time came before it.
+    events = np.searchsorted(np.maximum.accumulate(memory.device.events.time_us), within, "right")
+    return replace(memory, calls=tuple(events.tolist()))
 
 
 def _warn_of_squeeze(device: DeviceTrace, history: History, context: DeviceContext) -> None:

@@ -194,6 +194,8 @@ class MemoryRecord:
         Owner of each lifetime: index into `DeviceAnalysis.groups` or `NOBODY`, int32.
     emptied
         How often the program called ``empty_cache``, with an event or without; None when that is not known.
+    calls
+        Events before which it did, one for each call, ascending; None when that is not known.
     """
 
     device: DeviceTrace
@@ -201,6 +203,7 @@ class MemoryRecord:
     lifetimes: Lifetimes
     group: NDArray[np.int32]
     emptied: int | None = None
+    calls: tuple[int, ...] | None = None
 
     def event_at(self, timeline: Timeline, time_us: int) -> int:
         """Return the last event of the state that the timeline shows at a time.

@@ -17,10 +17,12 @@ import inspect
 import os
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic._format import format_count
+from gpumem_magic.recording.emptied import EmptyCalls
 from gpumem_magic.recording.model import SourceKind
 from gpumem_magic.recording.notes import one_line
 from gpumem_magic.recording.readings import cuda_counters, now_us
@@ -100,6 +102,7 @@ class CudaSource:
         self._parts: list[tuple[int, dict[str, Any]]] = []
         self._counts: dict[int, int] = {}
         self._kept_until_shown: dict[str, Any] | None = None
+        self._empty_calls = EmptyCalls(torch)
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -108,6 +111,7 @@ class CudaSource:
         with self._notes.guard("starting the CUDA recording"):
             self._armed = True
             self._watch_the_recorder()
+            self._empty_calls.start()
             if self._torch.cuda.is_initialized():
                 self._begin()
             else:
@@ -116,10 +120,13 @@ class CudaSource:
     def stop(self, started_us: int, ended_us: int) -> Evidence:
         """Take the snapshot, put everything back, and build the trace of the time asked for."""
         evidence = Evidence()
+        emptied = self._empty_calls.stop()
         with self._notes.guard("reading the CUDA recording"), self._lock:
             self._armed = False
             if self._began and self.kind is SourceKind.CUDA:
                 evidence = self._evidence(started_us, ended_us)
+                if evidence.trace is not None:
+                    evidence = evidence._replace(trace=replace(evidence.trace, emptied_us=emptied))
         with self._notes.guard("stopping the CUDA recording"), self._lock:
             if self._ours:
                 self._stop_history()
@@ -231,8 +238,8 @@ class CudaSource:
         truncated = full
         if full:
             self._notes.warning(
-                f"more than {format_count(self._options.entries)} events overflowed the ring: the beginning is missing; "
-                f"--max-entries {2 * self._options.entries} keeps more"
+                f"more than {format_count(self._options.entries)} events overflowed the ring: the beginning is "
+                f"missing; --max-entries {2 * self._options.entries} keeps more"
             )
         elif not self._ours or self._parts:
             lost = _lost(joined, self._counts, counts)

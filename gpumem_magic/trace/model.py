@@ -204,6 +204,9 @@ class Trace:
         torch's ``allocator_settings`` as recorded, empty when absent.
     warnings
         One line each: what is missing or contradictory, in words for the user.
+    emptied_us
+        When the program called ``empty_cache``, which leaves no event where there is nothing to give back (Unix
+        microseconds); None where nobody watched.
     """
 
     devices: tuple[DeviceTrace, ...]
@@ -211,3 +214,4 @@ class Trace:
     regions: tuple[Region, ...] = ()
     settings: Mapping[str, object] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    emptied_us: tuple[int, ...] | None = None

@@ -96,7 +96,9 @@ with gpumem_magic.record(label="cell") as r:
     torch.cuda.empty_cache()  # nothing again
 memory = r.report.devices[0].memory
 freed = sum(int(action) == 4 for action in memory.device.events.action)
-print("FOUND " + json.dumps([memory.emptied, freed]))
+blocks = [int((memory.device.events.action[:call] == 0).sum()) for call in memory.calls or ()]
+order = [int((memory.device.events.action[:call] == 1).sum()) for call in memory.calls or ()]
+print("FOUND " + json.dumps([memory.emptied, freed, blocks, order]))
 """
 
 
@@ -105,6 +107,8 @@ def check_unseen_calls_are_counted() -> str:
     done = subprocess.run([sys.executable, "-c", _CALLS], capture_output=True, text=True, check=False, timeout=60)
     found = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
     assert found, done.stderr[-2000:]
-    calls, freed = json.loads(found[0].removeprefix("FOUND "))
+    calls, freed, allocated, asked_back = json.loads(found[0].removeprefix("FOUND "))
     assert (calls, freed) == (3, 1), (calls, freed)
-    return f"{calls} calls of empty_cache counted, {freed} left an event"
+    # Each is known to come after three allocations, and the last two after the free.
+    assert (allocated, asked_back) == ([3, 3, 3], [0, 1, 1]), (allocated, asked_back)
+    return f"{calls} calls of empty_cache counted and placed, {freed} left an event"

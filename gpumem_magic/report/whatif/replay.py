@@ -51,6 +51,8 @@ class Question:
         The recorded process's memory fraction in bytes, where it had one: it tells whose releases were whose.
     emptied
         How often the program called ``empty_cache``, where that is known.
+    calls
+        Events before which it did, where that is known.
     room, total
         Most bytes that torch might reserve, and bytes of the device, where they are known.
     """
@@ -63,6 +65,7 @@ class Question:
     emptied: int | None = None
     room: int | None = None
     total: int | None = None
+    calls: tuple[int, ...] | None = None
 
     def steps(self) -> Iterator[Row | Facts]:
         """Replay one setting after the other; the facts come last."""
@@ -76,6 +79,7 @@ class Question:
             limit=limit,
             recorded_limit=self.fraction,
             emptied=self.emptied,
+            calls=self.calls,
             means=Means(self.room, self.total, self.emptied),
         )
         recorded = from_torch(self.trace.settings)
@@ -247,6 +251,7 @@ def question_for(
         emptied=memory.emptied,
         room=device.limit,
         total=device.total,
+        calls=memory.calls,
     )
 
 

@@ -19,7 +19,14 @@ from .programs import FRESH, MIB, SETTINGS, fresh_program
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gpumem_magic.allocator.whatif import Prediction
+    from gpumem_magic.trace.model import DeviceTrace
+
+    from .programs import FuzzProgram
+
 GIB = 1 << 30
+# What the counts of predictions are called that know of every call of empty_cache.
+TOLD = " (as %%gpumem records)"
 
 
 def name_of(seed: int, variant: int) -> str:
@@ -141,6 +148,15 @@ def compare(folder: Path, processes: int) -> str:
 def _goals(totals: dict[str, Counter[str]], worst: dict[str, float]) -> list[str]:
     """Return a line for each class of predictions that has a goal of its own, and one for the whole of them."""
     lines = []
+    for told in ("", TOLD):
+        ours = {name: total for name, total in totals.items() if name.endswith(TOLD) == bool(told)}
+        lines += [f"GOAL{told} {line}" for line in _goals_of(ours, worst)]
+    same = totals["same setting"]
+    return [f"GOAL same setting: {same['exact']} of {same['runs']} exact", *lines]
+
+
+def _goals_of(totals: dict[str, Counter[str]], worst: dict[str, float]) -> list[str]:
+    lines = []
     for title, limited, streams, hidden in (
         ("no limit, one stream, every call in the recording", False, False, False),
         ("no limit, one stream, an unseen empty_cache", False, False, True),
@@ -175,9 +191,29 @@ def _goals(totals: dict[str, Counter[str]], worst: dict[str, float]) -> list[str
                 f"retries {total['retries'] / count:.1%}",
                 f"failing request {total['same request'] / count:.1%}",
             ]
-        lines.append(f"GOAL {title}: {count} predictions, " + ", ".join(parts))
-    same = totals["same setting"]
-    return [f"GOAL same setting: {same['exact']} of {same['runs']} exact", *lines]
+        lines.append(f"{title}: {count} predictions, " + ", ".join(parts))
+    return lines
+
+
+def calls_of(program: FuzzProgram, device: DeviceTrace) -> list[int] | None:
+    """Return the events of a recording before which its program called ``empty_cache``, as our recorder tells them.
+
+    None where the recording does not show the program from its beginning to its end.
+
+    A program on one stream makes one event for each request and each free, and two requests more at each capture, for
+    the random numbers of the graph; entering one empties the cache.
+    """
+    from gpumem_magic.trace.model import Action
+
+    action = device.events.action
+    blocks = ((action == Action.ALLOC) | (action == Action.FREE_REQUESTED)).nonzero()[0].tolist()
+    calls = []
+    done = 0
+    for op in program.ops:
+        if op.name in {"empty", "capture"}:
+            calls.append(blocks[min(done, len(blocks)) - 1] + 1 if done else 0)
+        done += {"alloc": 1, "free": 1, "capture": 2}.get(op.name, 0)
+    return calls if done == len(blocks) else None
 
 
 def _compare_seed(
@@ -198,46 +234,59 @@ def _compare_seed(
         if source["cap_gib"] is not None:
             continue
         trace = read_trace(folder / f"{source['recording']}.pickle.xz")
-        labs: dict[int | None, Lab] = {}
+        labs: dict[tuple[int | None, str], Lab] = {}
         # An empty_cache that gave nothing back left no event, and would give something back under another setting.
         program = fresh_program(source["seed"], None)
         emptied = sum(op.name in {"empty", "capture"} for op in program.ops)
         seen = Lab(trace, trace.devices[0]).program.codes
         hidden = ", an empty_cache left no event" if np.count_nonzero(seen == Op.EMPTY_CACHE) < emptied else ""
+        totals["same setting"].update({"runs": 1, "exact": int(Lab(trace, trace.devices[0]).exact)})
+        calls = calls_of(program, trace.devices[0])
         for target in rows:
             if target is source:
-                lab = Lab(trace, trace.devices[0])
-                totals["same setting"].update({"runs": 1, "exact": int(lab.exact)})
                 continue
             limit = None if target["cap_gib"] is None else round(target["cap_gib"] * GIB)
-            lab = labs.setdefault(limit, Lab(trace, trace.devices[0], limit=limit))
-            prediction = lab.predict(parse_settings(target["conf"]))
-            true = target["reserved_peak"]
             kind = ("streams, " if source["streams"] else "") + ("no limit" if limit is None else "limit") + hidden
-            counter = {
-                "predictions": 1,
-                "exact": int(prediction.expected == true),
-                "within 1 %": int(abs(prediction.expected - true) <= 0.01 * true),
-                "within 3 %": int(abs(prediction.expected - true) <= 0.03 * true),
-                "in range": int(prediction.low <= true <= prediction.high),
-            }
-            if limit is not None:
-                died = target["failed_alloc"] is not None
-                at = prediction.dies_at.lifetime if prediction.dies_at else None
-                counter |= {
-                    "verdict": int(prediction.verdict == ("oom" if died else "fits")),
-                    "fits unless emptied": int(prediction.verdict == "fits_unless_emptied"),
-                    "hedged and died": int(died and prediction.verdict == "fits_unless_emptied"),
-                    "fits where it died": int(died and prediction.verdict == "fits"),
-                    "retries": int(prediction.retries == target["num_alloc_retries"]),
-                    "same request": int(at == target["failed_alloc"]),
-                }
-            totals[kind].update(counter)
-            worst[kind] = max(worst[kind], abs(prediction.expected - true) / true if true else 0.0)
-            if prediction.expected != true:
-                told = f"{prediction.expected / MIB:.0f} MiB [{prediction.low / MIB:.0f}, {prediction.high / MIB:.0f}]"
-                misses.append(
-                    f"  {kind}: {source['recording']} -> {target['recording']} ({target['conf'] or 'defaults'}, "
-                    f"limit {target['cap_gib']}): {told}, true {true / MIB:.0f} MiB, {prediction.verdict}"
-                )
+            for told, known in (("", None), (TOLD, calls)):
+                if told and calls is None:
+                    continue
+                if (limit, told) not in labs:
+                    labs[limit, told] = Lab(trace, trace.devices[0], limit=limit, calls=known)
+                counter, error, miss = _judge(labs[limit, told].predict(parse_settings(target["conf"])), target)
+                totals[kind + told].update(counter)
+                worst[kind + told] = max(worst[kind + told], error)
+                if miss:
+                    misses.append(f"  {kind}{told}: {source['recording']} -> {miss}")
     return totals, worst, misses
+
+
+def _judge(prediction: Prediction, target: dict[str, Any]) -> tuple[dict[str, int], float, str]:
+    """Compare a prediction with a run; return counters, the relative error, and what is wrong (empty: nothing)."""
+    true = target["reserved_peak"]
+    off = abs(prediction.expected - true)
+    counter = {
+        "predictions": 1,
+        "exact": int(not off),
+        "within 1 %": int(off <= 0.01 * true),
+        "within 3 %": int(off <= 0.03 * true),
+        "in range": int(prediction.low <= true <= prediction.high),
+    }
+    if target["cap_gib"] is not None:
+        died = target["failed_alloc"] is not None
+        at = prediction.dies_at.lifetime if prediction.dies_at else None
+        counter |= {
+            "verdict": int(prediction.verdict == ("oom" if died else "fits")),
+            "fits unless emptied": int(prediction.verdict == "fits_unless_emptied"),
+            "hedged and died": int(died and prediction.verdict == "fits_unless_emptied"),
+            "fits where it died": int(died and prediction.verdict == "fits"),
+            "retries": int(prediction.retries == target["num_alloc_retries"]),
+            "same request": int(at == target["failed_alloc"]),
+        }
+    miss = ""
+    if off or not counter.get("verdict", 1):
+        told = f"{prediction.expected / MIB:.0f} MiB [{prediction.low / MIB:.0f}, {prediction.high / MIB:.0f}]"
+        miss = (
+            f"{target['recording']} ({target['conf'] or 'defaults'}, limit {target['cap_gib']}): {told}, "
+            f"true {true / MIB:.0f} MiB, {prediction.verdict}"
+        )
+    return counter, off / true if true else 0.0, miss

@@ -206,6 +206,35 @@ def test_a_start_that_differs_from_the_counter_is_said():
     assert "the recorded events lead back to 0 B" in told.notes[0].text
 
 
+def test_calls_of_empty_cache_are_placed_where_torch_counted_as_many():
+    story = Story(reserved=20 * MIB)
+    for moment in (100, 200, 300):
+        story.at(moment).alloc(MIB)
+    # One before the recording began, and one in the microsecond of an allocation, which came first.
+    times = (START - 5, START + 50, START + 200, START + 900)
+
+    def analysed(flushes):
+        return analyse_device(
+            story.device(),
+            story.history(),
+            context(
+                before=DeviceReading("cuda:0", START, allocated=0, counts=Counts(0, 0, 0)),
+                after=DeviceReading("cuda:0", START + 1000, allocated=3 * MIB, counts=Counts(3, flushes, 0)),
+                emptied_us=times,
+            ),
+        )
+
+    actions = story.device().events.action.tolist()
+    allocs = [number for number, action in enumerate(actions) if action == 0]
+    memory = analysed(3).memory
+    assert memory is not None
+    assert memory.emptied == 3
+    assert memory.calls == (0, allocs[1] + 1, len(actions))
+    other = analysed(4).memory
+    assert other is not None
+    assert (other.emptied, other.calls) == (4, None)
+
+
 @pytest.mark.parametrize("counted", [8 * MIB, 9 * MIB, None])
 def test_a_size_that_had_to_be_assumed_is_certain_once_the_counter_agrees(counted):
     line = "cuda:0: 1 block was there before the first event and is gone at the end; its size is known to within 1 MiB"
