@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import lzma
 import os
+import pickle
 from pathlib import Path
 
 import pytest
@@ -50,3 +52,20 @@ def fake_nvml(_fake_nvml_library, monkeypatch):
     monkeypatch.setattr(sampling, "_session", session)
     yield fake
     session.close()
+
+
+@pytest.fixture
+def untimed(tmp_path):
+    """A function that writes a recording of tests/data as a torch before 2.3 would have: without times."""
+
+    def write(name):
+        recording = Path(__file__).parent / "data" / "recordings" / f"{name}.pickle.xz"
+        snapshot = pickle.loads(lzma.decompress(recording.read_bytes()))  # noqa: S301 - ours
+        for entries in snapshot["device_traces"]:
+            for entry in entries:
+                del entry["time_us"]
+        path = tmp_path / f"{name}.pickle"
+        path.write_bytes(pickle.dumps(snapshot, 4))
+        return path
+
+    return write

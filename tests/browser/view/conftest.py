@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import lzma
 import os
-import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,22 +49,6 @@ def open_report(new_page: Callable[..., Page], report_of: Callable[[str], Path])
         return page
 
     return open_
-
-
-@pytest.fixture
-def untimed(tmp_path: Path) -> Callable[[str], Path]:
-    """Give a function that writes a recording of tests/data as a torch before 2.3 would have: without times."""
-
-    def write(name: str) -> Path:
-        snapshot = pickle.loads(lzma.decompress((RECORDINGS / f"{name}.pickle.xz").read_bytes()))  # noqa: S301 - ours
-        for entries in snapshot["device_traces"]:
-            for entry in entries:
-                del entry["time_us"]
-        path = tmp_path / f"{name}.pickle"
-        path.write_bytes(pickle.dumps(snapshot, 4))
-        return path
-
-    return write
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import lzma
 import pickle
 from pathlib import Path
 
@@ -28,19 +27,9 @@ def report_of(path):
     return report
 
 
-def without_times(name, tmp_path):
-    snapshot = pickle.loads(lzma.decompress((DATA / f"{name}.pickle.xz").read_bytes()))  # noqa: S301 - ours
-    for entries in snapshot["device_traces"]:
-        for entry in entries:
-            del entry["time_us"]
-    path = tmp_path / f"{name}.pickle"
-    path.write_bytes(pickle.dumps(snapshot, 4))
-    return path
-
-
-def test_markers_peak_reserved_and_maps_stand_where_they_happened(tmp_path):
+def test_markers_peak_reserved_and_maps_stand_where_they_happened(untimed):
     timed = report_of(DATA / "oom_fragmented.pickle.xz")
-    report = report_of(without_times("oom_fragmented", tmp_path))
+    report = report_of(untimed("oom_fragmented"))
     (device,), (original,) = report.analysis.devices, timed.analysis.devices
     assert (device.is_timed, original.is_timed) == (False, True)
     assert (device.start_us, device.end_us) == (0, device.events)
@@ -65,8 +54,8 @@ def test_markers_peak_reserved_and_maps_stand_where_they_happened(tmp_path):
         assert len(numbers) == 1
 
 
-def test_no_length_of_time_is_told_or_written(tmp_path):
-    report = report_of(without_times("oom_fragmented", tmp_path))
+def test_no_length_of_time_is_told_or_written(untimed, tmp_path):
+    report = report_of(untimed("oom_fragmented"))
     assert "µs" not in report.to_text()
     assert "986 events" in report.to_text()
     again = tmp_path / "again.pickle"
@@ -77,9 +66,9 @@ def test_no_length_of_time_is_told_or_written(tmp_path):
     assert trace["otherData"]["units"] == "bytes; ts counts events: no times were recorded"
 
 
-def test_devices_have_an_order_each(tmp_path):
+def test_devices_have_an_order_each(untimed):
     timed = report_of(DATA / "multi_gpu.pickle.xz").analysis
-    report = report_of(without_times("multi_gpu", tmp_path)).analysis
+    report = report_of(untimed("multi_gpu")).analysis
     for device, original in zip(report.devices, timed.devices, strict=True):
         assert device.end_us == device.events
         # What has no stack is not given to a line that another device's order would put next to it.
@@ -87,8 +76,8 @@ def test_devices_have_an_order_each(tmp_path):
 
 
 @pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.ERROR])
-def test_a_cell_recorded_without_times(tmp_path, outcome):
-    trace = read_trace(without_times("streams.c0", tmp_path))
+def test_a_cell_recorded_without_times(untimed, outcome):
+    trace = read_trace(untimed("streams.c0"))
     began = 1_790_000_000_000_000
     samples = tuple(Sample(began + k, "cuda:0", 1, 1, 2, 3) for k in range(3))
     cell = Cell(3, None, "import torch")
