@@ -97,7 +97,9 @@ def _accidental(storages: list[Storage]) -> list[str]:
     """Say what nobody meant to keep: memory whose best holder is an accident."""
     totals: dict[HolderKind, int] = defaultdict(int)
     for storage in storages:
-        totals[storage.holders[0].kind] += storage.size
+        # What a function that is being debugged uses is not kept by accident.
+        if all(holder.kind is not HolderKind.RUNNING for holder in storage.holders):
+            totals[storage.holders[0].kind] += storage.size
     return [
         f"  {format_bytes(totals[kind])} {words}: %gpumem_free gives it back" + _OPTIONS.get(kind, "")
         for kind, words in _ACCIDENTS.items()

@@ -186,3 +186,30 @@ def test_a_checkpoint_that_stays_beside_its_model_is_told(kernel):
     assert f"{told} was loaded, del ckpt" in cell.report
     assert "duplicates" not in kernel.run("%%gpumem\nother = torch.ones(300_000)").report
     kernel.run("del net, ckpt, other")
+
+
+ANSWERS = """\
+import builtins, pdb
+_input, answers = builtins.input, ["get_ipython().run_line_magic('gpumem_who', '')", 'q']
+builtins.input = lambda prompt='': answers.pop(0)
+"""
+
+
+def test_a_post_mortem_debugger_is_named_while_it_is_open(kernel):
+    kernel.run("def train():\n    activations = torch.ones(310_000)\n    raise ValueError('a bad batch')")
+    kernel.run("train()")
+    inside = kernel.run(f"{ANSWERS}pdb.pm()\nbuiltins.input = _input").text()
+    assert "last error: ValueError in train(), local `activations` (also debugger, local `activations`)" in inside
+    kernel.run("1 / 0")
+    freed = kernel.run("%gpumem_free").text()
+    assert "1.18 MiB of tensors on cpu" in freed
+    assert "activations" not in kernel.run("%gpumem_who").text()
+
+
+def test_a_function_that_is_being_debugged_uses_what_it_holds(kernel):
+    kernel.run("def train():\n    activations = torch.ones(310_000)\n    pdb.set_trace()\n    return 1")
+    inside = kernel.run(ANSWERS.replace("'q'", "'c'") + "train()\nbuiltins.input = _input").text()
+    assert "running in train(), local `activations`" in inside
+    assert "held by the debugger" not in inside
+    kernel.run("%gpumem_free")
+    assert "activations" not in kernel.run("%gpumem_who").text()
