@@ -37,19 +37,15 @@ interface Parts {
   settings: Promise<ISettingRegistry.ISettings | null>;
 }
 
-/** How far back the graphs reach: kept as a setting, or for this page where there are none. */
+/** How far back the graphs reach: at once on this page, and kept as a setting where there are some. */
 async function setRange({ feed, model, settings }: Parts, minutes: number): Promise<void> {
-  const kept = await settings;
-  if (kept) {
-    try {
-      await kept.set('historyMinutes', minutes);
-      return;
-    } catch {
-      // They cannot be written: it holds until the page is reloaded.
-    }
-  }
   model.settings = { ...model.settings, historySeconds: minutes * 60 };
   feed.configure();
+  try {
+    await (await settings)?.set('historyMinutes', minutes);
+  } catch {
+    // They cannot be written: it holds until the page is reloaded.
+  }
 }
 
 function addCommands(parts: Parts): void {

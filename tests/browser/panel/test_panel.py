@@ -135,8 +135,9 @@ def test_the_graphs_reach_back_as_far_as_asked_for_also_after_a_reload(eight: An
     # The menu opens on its first item: a minute.
     page.wait_for_function("() => document.activeElement.matches('.lm-Menu')")
     assert page.locator(".lm-Menu .lm-mod-active").inner_text().strip() == "Last 1 min"
-    page.keyboard.press("Enter")
-    page.wait_for_function(REACH, arg="last 1 min")
+    with page.expect_response(lambda answer: answer.request.method == "PUT" and "settings/gpumem" in answer.url):
+        page.keyboard.press("Enter")
+        page.wait_for_function(REACH, arg="last 1 min")
     # What the server keeps of the time before this page.
     page.wait_for_timeout(3000)
     eight.open(page)
