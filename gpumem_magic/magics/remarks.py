@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from gpumem_magic.analysis.model import Analysis
     from gpumem_magic.book import Origin
     from gpumem_magic.holders import HolderScan
-    from gpumem_magic.recording.model import Recording
+    from gpumem_magic.recording.model import DeviceReading, Recording
 
-__all__ = ["Leftover", "held_by_error", "leftover_notes", "remarks"]
+__all__ = ["Leftover", "held_by_error", "leftover_notes", "outside_notes", "remarks"]
 
 _LEAST = 1 << 20
+# Of memory outside torch: loading one library's kernels takes a few dozen MiB, a process group of NCCL hundreds.
+_OUTSIDE_LEAST = 64 << 20
 # What the frames of one error reach is found in milliseconds.
 _SECONDS = 0.05
 
@@ -125,7 +127,34 @@ def remarks(recording: Recording, analysis: Analysis, scan: HolderScan | None) -
     """
     from gpumem_magic.analysis.rebound import rebound_notes
 
-    return (*rebound_notes(recording, analysis), *_duplicate_notes(analysis, scan), *_forecast_notes(scan))
+    own = (*rebound_notes(recording, analysis), *_duplicate_notes(analysis, scan), *_forecast_notes(scan))
+    return (*own, *outside_notes(recording))
+
+
+def outside_notes(recording: Recording) -> tuple[Note, ...]:
+    """Say what this process took of a device past torch's allocator while the cell ran.
+
+    Known where the driver told this process's share before and after; the context itself, which the first use makes,
+    has no before.
+    """
+    found = []
+    for after in recording.after:
+        before = next((one for one in recording.before if one.device == after.device), None)
+        was, now = None if before is None else _outside(before), _outside(after)
+        if was is None or now is None or now - was < _OUTSIDE_LEAST:
+            continue
+        text = (
+            f"this process took {format_bytes(now - was)} of {after.device} past torch's allocator in this cell, "
+            f"{format_bytes(now)} in all: kernels that were loaded, cuBLAS, NCCL or another library; no tensor"
+        )
+        found.append(Note("info", text))
+    return tuple(found)
+
+
+def _outside(reading: DeviceReading) -> int | None:
+    if not reading.process_used or reading.reserved is None:
+        return None
+    return reading.process_used - reading.reserved
 
 
 def _duplicate_notes(analysis: Analysis, scan: HolderScan | None) -> tuple[Note, ...]:

@@ -209,3 +209,19 @@ def check_memory_that_only_a_capsule_shows() -> str:
     rows = [line.strip() for line in who.splitlines() if "capsule" in line]
     assert rows, who
     return " | ".join(rows)
+
+
+def check_memory_past_torch() -> str:
+    """What the driver gave somebody beside torch's allocator in a cell is told by the report."""
+    from process_checks import driver
+
+    shell = _shell()
+    shell.user_ns["allocate"] = driver()
+    cell = "%%gpumem --quiet\nlet_go = allocate(1 << 30)\nkept = torch.ones(1 << 20, device='cuda')"
+    assert shell.run_cell(cell, store_history=True).success
+    shell.user_ns["let_go"]()
+    notes = [note.text for note in _last().analysis.notes]
+    told = [text for text in notes if "past torch's allocator" in text]
+    assert told, notes
+    assert "1.00 GiB" in told[0], told
+    return told[0]
