@@ -243,9 +243,8 @@ class Follower:
         code, index = _fuse(events.action, events.addr)
         live, sizes = self._live, self._sizes
         free_event, release_event = self._free_event, self._release_event
-        free_at, free_end, barriers = self.layout.free_at, self.layout.free_end, self.layout.barriers
+        free_at, free_end, release = self.layout.free_at, self.layout.free_end, self.layout.release
         lifetime = len(sizes) - 1
-        # Inlined dictionary work: `Layout.release` and the plain case of taking a block.
         for action, event, address, need, split in zip(
             code.tolist(),
             index.tolist(),
@@ -274,16 +273,7 @@ class Follower:
                 if free_event[number] == -1:
                     free_event[number] = event
                 release_event[number] = event + 1
-                end = address + sizes[number]
-                if end in free_at and end not in barriers:
-                    end += free_at.pop(end)
-                if address in free_end and address not in barriers:
-                    start = free_end.pop(address)
-                    free_at[start] = end - start
-                    free_end[end] = start
-                else:
-                    free_at[address] = end - address
-                    free_end[end] = address
+                release(address, sizes[number])
             elif action >= _SEGMENT_ALLOC and action != _FREE_AT_ONCE:
                 self._move_segment(event, action, address, need)
             else:

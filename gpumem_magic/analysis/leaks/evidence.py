@@ -65,8 +65,8 @@ class Survivors(NamedTuple):
 
 
 def judge(
-    iteration: NDArray[np.int32],
-    ended: NDArray[np.int32],
+    iteration: NDArray[np.integer[Any]],
+    ended: NDArray[np.integer[Any]],
     size: NDArray[np.int64],
     iterations: int,
 ) -> Survivors:
@@ -107,7 +107,7 @@ def judge(
     return Survivors(Shape.GROWTH, len(which), typical, once if once > typical else 0)
 
 
-def _is_bounded(iteration: NDArray[np.int32], ended: NDArray[np.int32], iterations: int) -> bool:
+def _is_bounded(iteration: NDArray[np.integer[Any]], ended: NDArray[np.integer[Any]], iterations: int) -> bool:
     """Tell whether as many iterations were kept long before the end as at the end: a window, the best few, a pool.
 
     What grows passes any former level until the end; at two thirds of the way it has two thirds of it.
@@ -134,7 +134,7 @@ def rhythm(iteration: NDArray[np.integer[Any]]) -> int | None:
 
 
 def regrown(
-    iteration: NDArray[np.int32], ended: NDArray[np.int32], requested: NDArray[np.int64], iterations: int
+    iteration: NDArray[np.integer[Any]], ended: NDArray[np.integer[Any]], requested: NDArray[np.int64], iterations: int
 ) -> tuple[int, int, int] | None:
     """Find an allocation that every iteration makes anew and larger, the last of which is alive.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -97,9 +99,9 @@ def test_stacks_are_interned_by_content():
 
 
 def test_stacks_that_repeat_keep_their_numbers():
-    forward, backward = ({"filename": "a.py", "line": line, "name": "f"} for line in (1, 2))
-    below = {"filename": "b.py", "line": 3, "name": "g"}
-    kinds = [[forward, below], [backward, below], [backward], [], [forward, below, below]]
+    forward, backward = [{"filename": "a.py", "line": line, "name": "f"} for line in (1, 2)]
+    below: dict[str, Any] = {"filename": "b.py", "line": 3, "name": "g"}
+    kinds: list[list[dict[str, Any]]] = [[forward, below], [backward, below], [backward], [], [forward, below, below]]
     order = [0, 1, 3, 0, 1, 2, 0, 4, 1, 1, 3, 0, 1, 2, 2, 0, 4] * 40  # more than one chunk
     entries = [entry("alloc", 512 * at, 512, frames=list(kinds[kind])) for at, kind in enumerate(order)]
     trace = from_snapshot({"segments": [], "device_traces": [entries]})
