@@ -79,6 +79,7 @@ class ProcessWatch:
         self._tick: Tick | None = None
         self._is_cancelled = False
         self._looks = 0
+        self._has_gpus = False
         # The first look starts the driver's reader, for up to a second, and any look may be stalled by a busy machine:
         # one slow look alone is no reason for a pause in which all that matters may come and go.
         self._took = 0.0
@@ -121,7 +122,8 @@ class ProcessWatch:
         self._read_host()
         if CHILDREN in self._points:
             self._read_children()
-        if _Kept.on_gpu:
+        # Also where no look has seen this process on a GPU yet: a framework that starts there holds the looks up.
+        if _Kept.on_gpu or self._has_gpus:
             self._read_gpus()
         gpus = [key for key in self._points if key not in (HOST, CHILDREN)]
         gpus = [key for key in gpus if any(value for _, value in self._points[key])]
@@ -214,6 +216,7 @@ class ProcessWatch:
         own = nvml.readings(pid=self._pid)
         if not own:
             return
+        self._has_gpus = True
         others = [(pid, nvml.readings(pid=pid)) for pid in self._children]
         on_gpu = False
         for index, reading in enumerate(own):

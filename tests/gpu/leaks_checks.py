@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 from typing import Any
 
@@ -213,10 +214,8 @@ def check_memory_that_only_a_capsule_shows() -> str:
 
 def check_memory_past_torch() -> str:
     """What the driver gave somebody beside torch's allocator in a cell is told by the report."""
-    from process_checks import driver
-
     shell = _shell()
-    shell.user_ns["allocate"] = driver()
+    shell.user_ns["allocate"] = importlib.import_module("process_checks").driver()
     cell = "%%gpumem --quiet\nlet_go = allocate(1 << 30)\nkept = torch.ones(1 << 20, device='cuda')"
     assert shell.run_cell(cell, store_history=True).success
     shell.user_ns["let_go"]()
@@ -224,4 +223,4 @@ def check_memory_past_torch() -> str:
     told = [text for text in notes if "past torch's allocator" in text]
     assert told, notes
     assert "1.00 GiB" in told[0], told
-    return told[0]
+    return str(told[0])

@@ -176,6 +176,15 @@ def test_memory_on_a_gpu_is_this_processes_by_the_drivers_number(gpu):
     assert _series(_watched(lambda _: None), "GPU 1").used == (GIB, GIB)
 
 
+def test_what_came_after_the_last_look_is_read_at_the_end(gpu):
+    # As JAX does, whose start on a GPU holds every look up until the cell is over.
+    watch = ProcessWatch(RecordOptions(), Notes(), period=3600)
+    watch.start()
+    assert watch._sample()
+    gpu(2 * GIB)
+    assert _series(watch.stop(), "GPU 1").used == (0, 2 * GIB)
+
+
 @pytest.mark.usefixtures("gpu")
 def test_one_slow_look_alone_does_not_make_the_next_one_late(monkeypatch):
     def slow():
