@@ -182,7 +182,8 @@ def test_what_came_after_the_last_look_is_read_at_the_end(gpu):
     watch.start()
     assert watch._sample()
     gpu(2 * GIB)
-    assert _series(watch.stop(), "GPU 1").used == (0, 2 * GIB)
+    used = _series(watch.stop(), "GPU 1").used
+    assert (used[0], used[-1]) == (0, 2 * GIB)
 
 
 @pytest.mark.usefixtures("gpu")
@@ -226,7 +227,7 @@ def test_a_share_of_a_child_that_is_not_told_is_no_zero(gpu, monkeypatch):
     monkeypatch.setattr(nvml, "readings", told)
     watch._read_gpus()
     second = _series(watch.stop(), "GPU 1")
-    assert second.used == (GIB, GIB, GIB)
+    assert set(second.used) == {GIB}
     assert not second.whole_device
     assert second.reason == "what its child process 7 holds there is not known and not counted: no permission"
 
