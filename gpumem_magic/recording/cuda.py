@@ -120,7 +120,9 @@ class CudaSource:
     def stop(self, started_us: int, ended_us: int) -> Evidence:
         """Take the snapshot, put everything back, and build the trace of the time asked for."""
         evidence = Evidence()
-        emptied = self._empty_calls.stop()
+        emptied: tuple[int, ...] | None = None
+        with self._notes.guard("noting the calls of empty_cache"):
+            emptied = self._empty_calls.stop()
         with self._notes.guard("reading the CUDA recording"), self._lock:
             self._armed = False
             if self._began and self.kind is SourceKind.CUDA:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from types import SimpleNamespace
 
+from gpumem_magic.recording import emptied
 from gpumem_magic.recording.emptied import EmptyCalls
 
 
@@ -16,7 +18,11 @@ def module():
         made.append(arguments)
         return "done"
 
-    return SimpleNamespace(_C=SimpleNamespace(_cuda_emptyCache=original)), original, made
+    def of_accelerator(*arguments):
+        made.append(arguments)
+
+    functions = SimpleNamespace(_cuda_emptyCache=original, _accelerator_emptyCache=of_accelerator)
+    return SimpleNamespace(_C=functions), original, made
 
 
 def test_calls_go_through_and_their_times_are_kept():
@@ -79,3 +85,38 @@ def test_a_torch_without_the_function_is_left_alone():
     calls.start()
     assert calls.stop() is None
     assert vars(torch._C) == {}
+
+
+def test_the_way_through_torch_accelerator_is_seen_too():
+    torch, original, made = module()
+    other = torch._C._accelerator_emptyCache
+    calls = EmptyCalls(torch)
+    calls.start()
+    torch._C._accelerator_emptyCache()
+    torch._C._cuda_emptyCache()
+    assert len(calls.stop() or ()) == len(made) == 2
+    assert (torch._C._cuda_emptyCache, torch._C._accelerator_emptyCache) == (original, other)
+
+
+def test_a_measurement_ends_without_an_error_when_the_module_was_loaded_again_meanwhile():
+    torch, _, made = module()
+    calls = emptied.EmptyCalls(torch)
+    calls.start()
+    importlib.reload(emptied)
+    assert calls.stop() is None
+    torch._C._cuda_emptyCache(3)
+    assert made == [(3,)]
+    again = emptied.EmptyCalls(torch)
+    again.start()
+    torch._C._cuda_emptyCache()
+    assert len(again.stop() or ()) == 1
+
+
+def test_what_stands_there_is_pickled_by_the_name_of_what_it_stands_for():
+    torch, original, _ = module()
+    calls = EmptyCalls(torch)
+    calls.start()
+    ours = torch._C._cuda_emptyCache
+    assert ours is not original
+    assert (ours.__module__, ours.__qualname__) == (original.__module__, original.__qualname__)
+    calls.stop()
