@@ -260,6 +260,9 @@ def test_one_series_holds_one_kind_of_numbers(gpu, monkeypatch):
     monkeypatch.setattr(process, "_COMPUTE_FILES", ("/",))
     watch = ProcessWatch(RecordOptions(), Notes(), period=60)
     watch.start()
+    # A look of a former test's, on a thread that was kept waiting, may have said that this process is on a GPU.
+    watch._points.pop("GPU 1", None)
+    watch._info.pop("GPU 1", None)
     with monkeypatch.context() as hidden:
         hidden.setattr(sampling, "is_initial_namespace", lambda: False)
         hidden.setattr(sampling, "is_same_process", lambda _pid: False)
