@@ -312,23 +312,23 @@ def interrupted(module):
 @needs_monitoring
 @pytest.mark.parametrize("started_within", [False, True])
 def test_a_call_that_is_interrupted_before_it_was_noted_ends_no_other(started_within):
+    watches: list[CallMarks] = []
+
     class Careful(torch.nn.Sequential):  # type: ignore[misc]
         def forward(self, x):
             if started_within:
-                work.calls = CallMarks(torch)
+                watches.append(CallMarks(torch))
             with interrupted(self[0]), contextlib.suppress(KeyboardInterrupt):
                 self[0](x)
             return self[1](x)
 
     net = torch.nn.Sequential(Careful(torch.nn.Identity(), torch.nn.ReLU()), torch.nn.Tanh())
-
-    def work():
-        work.calls = None if started_within else CallMarks(torch)
-        net(torch.ones(2))
-        work.calls.stop()
-
-    work()
-    found = work.calls.result(lambda module: "net" if module is net else None)
+    if not started_within:
+        watches.append(CallMarks(torch))
+    net(torch.ones(2))
+    watches[0].stop()
+    found = watches[0].result(lambda module: "net" if module is net else None)
+    assert found is not None
     told = ["/".join(entry[1] for entry in found.places[place]) if place >= 0 else "" for place in found.place]
     if started_within:  # what began before the watch is no caller that it knows
         assert told == ["ReLU", "", "Tanh", ""]
