@@ -272,7 +272,9 @@ def test_a_module_within_another_of_the_same_file_name_is_no_recursion(notebook:
     assert [joined.given(0), joined.given(1)] == [[outer, inner], [("<timed exec>", 4, 4, "<module>")]]
 
 
-def test_lines_far_down_a_file_are_told(notebook: Notebook) -> None:
+@pytest.mark.parametrize("dense", [1, store._DENSE])  # numbers too far apart for a table, and near enough
+def test_lines_far_down_a_file_are_told(notebook: Notebook, dense: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_DENSE", dense)
     notebook.run("\n" * 70_000 + "def f():\n    x = alloc()\n    return x\n")
     notebook.run("\n" * 32_766 + "def g():\n    x = f()\n    return alloc()")
     joined = notebook.measured("g()")
