@@ -97,7 +97,7 @@ def test_models_of_former_runs_are_counted_and_the_errors_that_keep_them_named(s
     run(shell, MODEL)
     gc.disable()
     try:
-        kept = []
+        kept: list[object] = []
         for _ in range(2):
             fail(shell, cell)
             # What shows a traceback refers to its frames and is in turn referred to by them.
