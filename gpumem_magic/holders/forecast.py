@@ -57,28 +57,40 @@ def _forecast(optimizer: Any, torch: Torch) -> list[FirstStep]:
     name = "" if kind is None else kind.__name__
     attributes = object.__getattribute__(optimizer, "__dict__")
     groups, state = attributes.get("param_groups"), attributes.get("state")
-    if name not in _ALWAYS or type(groups) is not list or not isinstance(state, dict):
+    if name not in _ALWAYS or not issubclass(type(groups), list) or not issubclass(type(state), dict):
         return []
+    if any(map(_is_filled, dict.values(state))):
+        return []  # it has stepped: what is new since gets its state as a matter of course
     added: dict[str, int] = {}
     trained: dict[str, int] = {}
     seen: set[StorageKey] = set()
-    for group in groups:
-        more = [_WHERE_SET[option] for option in _OPTIONS.get(name, ()) if dict.get(group, option)]
-        for parameter in dict.get(group, "params") or ():
-            key = torch.storage(parameter)
-            if key is None or key in seen or torch.gradient(parameter) is None or dict.get(state, parameter):
+    for group in list.copy(groups):
+        if not issubclass(type(group), dict):
+            return []
+        more = [_WHERE_SET[option] for option in _OPTIONS.get(name, ()) if _is_on(dict.get(group, option))]
+        parameters = dict.get(group, "params")
+        for parameter in list.copy(parameters) if issubclass(type(parameters), list) else ():
+            key = torch.storage(parameter) if issubclass(type(parameter), torch.tensor_type) else None
+            if key is None or key in seen or torch.gradient(parameter) is None:
                 continue
             seen.add(key)
             size = int(torch.tensor_type.numel(parameter)) * int(torch.tensor_type.element_size(parameter))
             trained[key.device] = trained.get(key.device, 0) + size
             added[key.device] = added.get(key.device, 0) + size * (_ALWAYS[name] + sum(more))
-    if any(dict.values(state)):
-        return []  # it has stepped: what is new since gets its state as a matter of course
     return [
         FirstStep(type(optimizer).__name__, device, size, size / trained[device])
         for device, size in added.items()
         if size >= _LEAST
     ]
+
+
+def _is_filled(value: Any) -> bool:
+    """Tell whether a parameter's state has something in it; whether a tensor is true would be asked of the device."""
+    return not issubclass(type(value), dict) or dict.__len__(value) > 0
+
+
+def _is_on(option: Any) -> bool:
+    return type(option) in {bool, int, float} and bool(option)
 
 
 def first_step_text(step: FirstStep) -> str:

@@ -18,20 +18,24 @@ if TYPE_CHECKING:
 
 __all__ = ["FormerClasses", "count_models", "live_models"]
 
-_MOST_MODELS = 10_000
+_MOST_MODULES = 10_000
 
 
 def live_models(torch: Torch) -> tuple[LiveModel, ...]:
     """Return every module that is no part of another one and has a parameter or buffer, the largest first.
 
-    One pass over all objects, in C; no object's own code runs.
+    One pass over all objects, in C; no object's own code runs. Empty where there are too many modules to look at.
     """
+    return _models(torch) or ()
+
+
+def _models(torch: Torch) -> tuple[LiveModel, ...] | None:
     objects = gc.get_objects()
     wanted = family(torch.module_type)
     modules: list[Any] = list(itertools.compress(objects, map(wanted.__contains__, map(type, objects))))
     del objects
-    if len(modules) > _MOST_MODELS:
-        return ()
+    if len(modules) > _MOST_MODULES:
+        return None
     inner = {id(child) for module in modules for child in _registry(module, "_modules")}
     found = []
     for module in modules:
@@ -44,13 +48,14 @@ def live_models(torch: Torch) -> tuple[LiveModel, ...]:
     return tuple(sorted(found, key=lambda model: -model.bytes))
 
 
-def count_models(name: str) -> int:
-    """Return how many models of a class are alive, by the class's name; 0 without torch."""
+def count_models(name: str) -> int | None:
+    """Return how many models of a class are alive, by the class's name; 0 without torch, None where not looked."""
     torch = loaded_torch()
     if torch is None:
         return 0
     with torch.undisturbed():
-        return sum(model.name == name for model in live_models(torch))
+        models = _models(torch)
+        return None if models is None else sum(model.name == name for model in models)
 
 
 def _tensors(module: Any) -> list[object]:

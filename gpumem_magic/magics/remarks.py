@@ -108,7 +108,8 @@ def _text(device: str, found: Sequence[Leftover], cell_key: str) -> str:
         from gpumem_magic.holders import count_models
 
         count = count_models(first.model)
-        what = f" (class {first.model}, {count} {'instance' if count == 1 else 'instances'} alive now)"
+        alive = "" if count is None else f", {count} {'instance' if count == 1 else 'instances'} alive now"
+        what = f" (class {first.model}{alive})"
     return (
         f"when this run began, {size}{whose} {'was' if len(found) == 1 else 'were'} still alive on {device} via "
         f"{first.holder}{what}: %gpumem_free before the run gives it back"

@@ -127,10 +127,5 @@ def _after_fork_in_child() -> None:
         _importing = threading.RLock()
 
 
-# Not for ever: a fork in the middle of an import of the user's holds a lock that our import may be waiting for.
-_FORK_SECONDS = 3.0
-_forks = threading.local()
-
-
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpumem_magic.holders import describe_scan, duplicates, who_holds  # noqa: E402
+from gpumem_magic.holders import count_models, describe_scan, duplicates, models, who_holds  # noqa: E402
 
 MODEL = """
 import torch
@@ -165,3 +165,14 @@ def test_memory_that_processes_share_is_called_so(shell):
     shared = {storage.holders[0].path: storage.shared for storage in who_holds(shell, budget=60, quick=True).storages}
     assert shared == {"batch": True, "own": False}
     assert any("tensor 300000 float32, shared memory" in line for line in lines(shell))
+
+
+def test_models_too_many_to_look_at_are_not_counted_as_none(monkeypatch):
+    class Lonely(torch.nn.Linear):
+        pass
+
+    kept = Lonely(2, 2)
+    assert count_models("Lonely") == 1
+    monkeypatch.setattr(models, "_MOST_MODULES", 0)
+    assert count_models("Lonely") is None
+    assert kept is not None

@@ -73,3 +73,16 @@ def test_only_what_has_a_gradient_counts():
     assert state_bytes(optimizer) == found.bytes
     told = "the first step of Adam will add 8.01 MiB of state on cpu: 2.0 × the parameters that it trains, once"
     assert first_step_text(found) == told
+
+
+def test_an_optimizer_whose_parts_are_of_other_kinds_is_left_out_and_the_others_are_told():
+    models = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(4)]
+    plain, with_tensor, with_list, with_words = (torch.optim.Adam(model.parameters()) for model in models)
+    for model in models:
+        model(torch.ones(1, WIDTH)).sum().backward()
+    assert len(first_steps()) == 4
+    with_tensor.state["shared"] = torch.ones(3)  # neither true nor false
+    with_list.param_groups[0] = list(models[2].parameters())
+    with_words.param_groups[0]["params"] = ["weight", "bias"]
+    assert [(step.optimizer, step.bytes) for step in first_steps()] == [("Adam", 2 * PARAMETERS)]
+    assert plain.param_groups
