@@ -158,7 +158,7 @@ class Stacks:
                 break
         base = info.callers.get(parent)
         if base is None:
-            base = self._spots.base(parent, info.key, info.code.co_firstlineno)
+            base = self._spots.base(parent, info.key, *info.span())
             if base is None:
                 return _NO_ROOM + parent
             info.callers[parent] = base

@@ -63,17 +63,20 @@ class Spots:
 
     All lines of one function with one caller are a block of numbers, one after the other, so that a line's number is
     the block's base plus the line: nothing is to be looked up, and a line that runs for the first time is no slower.
+    A function of more lines than a block has numbers takes several.
     """
 
     def __init__(self) -> None:
         # What calls it, the function, what to take off for the line, and the last line of what is a range of lines.
         self._blocks: list[tuple[int, tuple[str, str], int, int]] = [(NOWHERE, ("", ""), 0, 0)]
         self._ranges: dict[tuple[int, str, str, int, int], int] = {}
+        # Reentrant: a signal's handler may be the notebook's code, and come in between.
+        self._lock = threading.RLock()
 
     def __len__(self) -> int:
         return len(self._blocks)
 
-    def base(self, parent: int, function: tuple[str, str], first: int) -> int | None:
+    def base(self, parent: int, function: tuple[str, str], first: int, last: int) -> int | None:
         """Return what makes a line of `function` a spot below `parent` when added to it; None when there is no room.
 
         Parameters
@@ -82,24 +85,28 @@ class Spots:
             Number of the calling spot.
         function
             ``co_filename`` and ``co_name``.
-        first
-            Its first line.
+        first, last
+            Its first and its last line.
         """
-        if len(self._blocks) >= MAX_BLOCKS:
-            return None
         less = 0 if first < _LINES // 2 else first - _MARGIN
-        self._blocks.append((parent, function, less, 0))
-        return (len(self._blocks) - 1) * _LINES - less
+        count = max(last - less, 0) // _LINES + 1
+        with self._lock:
+            number = len(self._blocks)
+            if number + count > MAX_BLOCKS:
+                return None
+            self._blocks += [(parent, function, less + block * _LINES, 0) for block in range(count)]
+        return number * _LINES - less
 
     def add(self, parent: int, file: str, name: str, first: int, last: int) -> int:
         """Return the number of a range of lines below `parent`; `parent` itself when there is no room for more."""
         key = (parent, file, name, first, last)
         number = self._ranges.get(key)
         if number is None:
-            if len(self._blocks) >= MAX_BLOCKS:
-                return parent
-            self._blocks.append((parent, (file, name), first, last))
-            number = self._ranges[key] = (len(self._blocks) - 1) * _LINES
+            with self._lock:
+                if len(self._blocks) >= MAX_BLOCKS:
+                    return parent
+                self._blocks.append((parent, (file, name), first, last))
+                number = self._ranges[key] = (len(self._blocks) - 1) * _LINES
         return number
 
     def path(self, number: int) -> list[Spot]:

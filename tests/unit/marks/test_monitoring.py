@@ -282,6 +282,13 @@ def test_lines_far_down_a_file_are_told(notebook: Notebook, dense: int, monkeypa
     assert joined.innermost() == [70_002, 32_769]
 
 
+def test_lines_of_a_cell_that_is_longer_than_a_block_of_numbers_are_told(notebook: Notebook) -> None:
+    joined = notebook.measured("alloc()" + "\n" * 70_000 + "alloc()" + "\n" * 140_000 + "def f():\n    alloc()\nf()\n")
+    assert joined.inexact() == []
+    assert joined.innermost() == [1, 70_001, 210_002]
+    assert [line for _, line, _, _ in joined.given(2)] == [210_003, 210_002]
+
+
 def test_without_room_for_more_functions_the_caller_counts(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "MAX_BLOCKS", 3)
     notebook.run("def f():\n    alloc()\n    g()\n    alloc()\ndef g():\n    alloc()\n    return alloc()")
