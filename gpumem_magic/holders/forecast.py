@@ -68,7 +68,7 @@ def _forecast(optimizer: Any, torch: Torch) -> list[FirstStep]:
         if not issubclass(type(group), dict):
             return []
         more = [_WHERE_SET[option] for option in _OPTIONS.get(name, ()) if _is_on(dict.get(group, option))]
-        parameters = dict.get(group, "params")
+        parameters: Any = dict.get(group, "params")
         for parameter in list.copy(parameters) if issubclass(type(parameters), list) else ():
             key = torch.storage(parameter) if issubclass(type(parameter), torch.tensor_type) else None
             if key is None or key in seen or torch.gradient(parameter) is None:

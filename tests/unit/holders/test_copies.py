@@ -168,10 +168,7 @@ def test_memory_that_processes_share_is_called_so(shell):
 
 
 def test_models_too_many_to_look_at_are_not_counted_as_none(monkeypatch):
-    class Lonely(torch.nn.Linear):
-        pass
-
-    kept = Lonely(2, 2)
+    kept = type("Lonely", (torch.nn.Linear,), {})(2, 2)
     assert count_models("Lonely") == 1
     monkeypatch.setattr(models, "_MOST_MODULES", 0)
     assert count_models("Lonely") is None
