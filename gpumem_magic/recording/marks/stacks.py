@@ -32,13 +32,14 @@ class NotebookCode:
         By calling spot, what makes one of its lines a spot when added to it.
     """
 
-    __slots__ = ("callers", "code", "deaf", "key", "muted")
+    __slots__ = ("_span", "callers", "code", "deaf", "key", "muted")
 
     def __init__(self, code: CodeType) -> None:
         self.code = code
         self.key = (code.co_filename, code.co_name)
         self.callers: dict[int, int] = {}
         self.muted = False  # some location answered DISABLE
+        self._span: tuple[int, int] | None = None
         self.deaf = False  # PY_START or PY_RESUME answered DISABLE, for good
 
     def line_at(self, offset: int) -> int:
@@ -50,8 +51,10 @@ class NotebookCode:
 
     def span(self) -> tuple[int, int]:
         """Return the first and last line of its own instructions."""
-        lines = [line for _, _, line in self.code.co_lines() if line]
-        return (min(lines), max(lines)) if lines else (self.code.co_firstlineno,) * 2
+        if self._span is None:
+            lines = [line for _, _, line in self.code.co_lines() if line]
+            self._span = (min(lines), max(lines)) if lines else (self.code.co_firstlineno,) * 2
+        return self._span
 
 
 # What a thread's stack holds for each caller: the five attributes of `ThreadStack` as they were there.

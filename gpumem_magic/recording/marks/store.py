@@ -68,13 +68,24 @@ class Spots:
 
     def __init__(self) -> None:
         # What calls it, the function, what to take off for the line, and the last line of what is a range of lines.
-        self._blocks: list[tuple[int, tuple[str, str], int, int]] = [(NOWHERE, ("", ""), 0, 0)]
+        self._blocks: dict[int, tuple[int, tuple[str, str], int, int]] = {0: (NOWHERE, ("", ""), 0, 0)}
         self._ranges: dict[tuple[int, str, str, int, int], int] = {}
-        # Reentrant: a signal's handler may be the notebook's code, and come in between.
-        self._lock = threading.RLock()
+        self._next = 1
 
     def __len__(self) -> int:
-        return len(self._blocks)
+        return self._next
+
+    def _take(self, count: int) -> int | None:
+        """Return the first of `count` new blocks; None when there is no room.
+
+        Without a lock, which a fork could find taken: nothing is called in between, so that no thread and no signal's
+        handler comes in.
+        """
+        number = self._next
+        if number + count > MAX_BLOCKS:
+            return None
+        self._next = number + count
+        return number
 
     def base(self, parent: int, function: tuple[str, str], first: int, last: int) -> int | None:
         """Return what makes a line of `function` a spot below `parent` when added to it; None when there is no room.
@@ -90,11 +101,11 @@ class Spots:
         """
         less = 0 if first < _LINES // 2 else first - _MARGIN
         count = max(last - less, 0) // _LINES + 1
-        with self._lock:
-            number = len(self._blocks)
-            if number + count > MAX_BLOCKS:
-                return None
-            self._blocks += [(parent, function, less + block * _LINES, 0) for block in range(count)]
+        number = self._take(count)
+        if number is None:
+            return None
+        for block in range(count):
+            self._blocks[number + block] = (parent, function, less + block * _LINES, 0)
         return number * _LINES - less
 
     def add(self, parent: int, file: str, name: str, first: int, last: int) -> int:
@@ -102,11 +113,11 @@ class Spots:
         key = (parent, file, name, first, last)
         number = self._ranges.get(key)
         if number is None:
-            with self._lock:
-                if len(self._blocks) >= MAX_BLOCKS:
-                    return parent
-                self._blocks.append((parent, (file, name), first, last))
-                number = self._ranges[key] = (len(self._blocks) - 1) * _LINES
+            block = self._take(1)
+            if block is None:
+                return parent
+            self._blocks[block] = (parent, (file, name), first, last)
+            number = self._ranges[key] = block * _LINES
         return number
 
     def path(self, number: int) -> list[Spot]:
