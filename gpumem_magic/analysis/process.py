@@ -95,8 +95,9 @@ def _late(recording: Recording, every: Sequence[ProcessSeries]) -> tuple[Note, .
     first = min(series.time_us[0] for series in late)
     looks = max(len(series.used) for series in late)
     keys = " and ".join(series.key for series in late[:3])
+    often = "twice" if looks == 2 else f"{looks:,} times"
     text = (
-        f"{keys} was read {'twice' if looks == 2 else f'{looks} times'} only from "
+        f"{keys} {'was' if len(late) == 1 else 'were'} read {often} only from "
         f"{format_duration((first - recording.started_us) / 1e6)} after the cell's beginning on: what came and went "
         "before that is not known. A second run of the cell sees it from the beginning"
     )

@@ -135,6 +135,13 @@ def test_a_gpu_that_was_first_read_late_says_nothing_of_the_time_before():
     assert int(device.sampled.time_us[0]) == 1_200_000  # the picture begins where the numbers do
 
 
+@pytest.mark.parametrize(("looks", "often"), [(2, "twice"), (3, "3 times")])
+def test_it_is_told_how_often_a_gpu_was_read_late(looks, often):
+    second = _late(*[GIB] * looks)._replace(key="GPU 1")
+    analysis = analyse(_recording(_late(*[GIB] * looks), second))
+    assert analysis.notes[0].text.startswith(f"GPU 0 and GPU 1 were read {often} only from 1.2 s after")
+
+
 def test_a_gpu_that_was_read_in_time_has_no_such_note():
     analysis = analyse(_recording(_series("GPU 0", GIB, GIB)))
     assert analysis.sentence.endswith("memory of this process on GPU 0 at 1.00 GiB, as before.")
