@@ -4,7 +4,8 @@ Only Python's collector knows all objects, and a notebook's process has 350,000 
 end of each measured cell. What was alive at the last look is known, though, as weak references, and what is new since
 then is in the collector's young generations, some thousand objects, unless these were collected meanwhile. Whether they
 were is told by a list that was made before the last look: generations only ever become older as a whole, so that
-nothing made after it can be in an older one than the list itself.
+nothing made after it can be in an older one than the list itself. What was frozen is in no generation, and comes back
+into the oldest one.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Census:
     def __init__(self) -> None:
         self._first_later: list[object] | None = None  # older than all that the next look has to find
         self._known: tuple[list[weakref.ref[Any]], ...] = ((), (), ())  # type: ignore[assignment]
+        self._frozen = 0
         self._lock = threading.Lock()
 
     def alive(self, torch: Torch) -> _Found:
@@ -58,7 +60,7 @@ class Census:
                     self._known = tuple(list(map(weakref.ref, values)) for values in found)
                 except TypeError:  # of a class without weak references
                     return found
-                self._first_later = first_later
+                self._first_later, self._frozen = first_later, gc.get_freeze_count()
             return found
         finally:
             self._lock.release()
@@ -68,7 +70,7 @@ class Census:
 
         A list of objects must never be put into one that was made before it, and which it therefore holds.
         """
-        if self._first_later is None:
+        if self._first_later is None or gc.get_freeze_count() != self._frozen:
             return None
         youngest = gc.get_objects(0)
         if id(self._first_later) in map(id, youngest):

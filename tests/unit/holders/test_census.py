@@ -60,7 +60,9 @@ def full_looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             looks.append(1)
         return gc.get_objects(generation)
 
-    monkeypatch.setattr(under_test, "gc", SimpleNamespace(get_objects=get_objects))
+    monkeypatch.setattr(
+        under_test, "gc", SimpleNamespace(get_objects=get_objects, get_freeze_count=gc.get_freeze_count)
+    )
     return looks
 
 
@@ -110,6 +112,16 @@ def test_objects_that_were_frozen_meanwhile_are_found(full_looks: list[int]) -> 
     gc.unfreeze()
     assert told(census) == true()
     assert len(full_looks) == 2
+
+
+def test_objects_that_come_back_after_a_look_at_what_was_not_frozen_are_found() -> None:
+    census, kept = Census(), [Module()]
+    gc.freeze()
+    kept.append(Part())
+    assert told(census) == true()
+    gc.unfreeze()
+    assert told(census) == true()
+    assert {id(one) for one in kept} <= set(told(census)[0])
 
 
 def test_it_keeps_nothing_alive() -> None:
