@@ -115,8 +115,10 @@ class _Above:
             if len(known) >= _MOST_ABOVE or self._budget.is_spent():
                 self.is_complete = False
                 return
-            self._skip.add(id(frontier))
-            found = gc.get_referrers(*frontier[:_FEW])
+            # From Python 3.13 on the tuple of the arguments is found as well.
+            asked = tuple(frontier[:_FEW])
+            self._skip.update((id(frontier), id(asked)))
+            found = gc.get_referrers(*asked)
             self._skip.add(id(found))
             rest = frontier[_FEW:]
             for holder in found:
