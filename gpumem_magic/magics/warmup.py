@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpumem_magic.recording.ticker import call_every
 
@@ -38,6 +38,12 @@ _OWN = (
     "gpumem_magic.report.fallback",
     "gpumem_magic.book",
     "gpumem_magic.analysis.leaks.check",
+    "gpumem_magic.nvml",
+    # Two fifths of what importing matplotlib takes, and nothing that a user may still want to choose.
+    "numpy.ma",
+    "pyparsing",
+    "PIL.PngImagePlugin",
+    "kiwisolver",
 )
 
 # A child forked in the middle of an import would wait for ever for the module's lock, so forks wait for us.
@@ -72,6 +78,17 @@ def _import_own() -> None:
             importlib.import_module(name)
     with _importing:
         widget.preload_view()
+    with suppress(*widget.IMPORT_ERRORS):
+        _begin_nvml()
+
+
+def _begin_nvml() -> None:
+    """Open the driver's library, which the first reading before a cell would wait for, where CUDA is in use."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        from gpumem_magic import nvml
+
+        nvml.readings(processes=False)
 
 
 def warm_up_later() -> None:
