@@ -223,7 +223,11 @@ class Measurement:
                 # What the first look was cut short of, this one may have found.
                 notes = (*(note for note in analysis.notes if note not in _cut_short(holders)), *_cut_short(scan))
                 report = _replaced(report, replace(analysis, notes=notes))
-        more = remarks(recording, report.analysis, holders)
+        more: tuple[Note, ...]
+        try:
+            more = remarks(recording, report.analysis, holders)
+        except Exception as error:  # noqa: BLE001 - any object may be hostile; the numbers stand without remarks
+            more = (Note("info", f"models and optimizers were not looked at ({one_line(error)})"),)
         if more:
             report = _replaced(report, replace(report.analysis, notes=(*more, *report.analysis.notes)))
         if self.request.allowed_leak is not None:

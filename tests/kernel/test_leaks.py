@@ -59,6 +59,15 @@ def test_the_first_step_is_forecast_once_there_are_gradients(kernel):
     kernel.run("del wide, first, loss")
 
 
+def test_an_optimizer_that_cannot_be_looked_at_costs_the_report_one_note(kernel):
+    kernel.run("class Odd(torch.optim.Adam):\n    __dict__ = property(lambda self: 1 / 0)")
+    kernel.run("wide = torch.nn.Linear(1024, 1024)\nodd = Odd(wide.parameters())")
+    told = kernel.run("%%gpumem\nwide(torch.ones(8, 1024)).sum().backward()").report
+    assert "models and optimizers were not looked at (ZeroDivisionError: division by zero)" in told
+    assert "4.00 MiB stayed" in told
+    kernel.run("del wide, odd, Odd")
+
+
 @pytest.mark.parametrize("above", ["", "%%time\n"])
 def test_a_broken_promise_fails_the_cell_once_and_shows_its_report_first(kernel, above):
     cell = kernel.run(f"{above}%%gpumem --assert-no-leak\n{LEAK}")
