@@ -335,8 +335,7 @@ print(took, events)
 def check_cost_end_of_cell() -> str:
     """Goal: cell's end to report at most torch's _snapshot() plus 0.3 s (20 k events), plus 1x (600 k events).
 
-    Both begin alike: after a cell and a pause, in which the memory of former entries has gone back to the system. A
-    second snapshot at once finds its pages in place, and takes a sixth less.
+    Both begin alike: after a cell and a pause. The second to fourth snapshot in a row took a sixth less.
     """
     kernel = Kernel()
     try:
@@ -344,7 +343,7 @@ def check_cost_end_of_cell() -> str:
         kernel.run("%%gpumem\ntorch.ones(8, device='cuda')")
         folder = str(Path(__file__).resolve().parent)
         kernel.run(f"import sys\nsys.path.insert(0, {folder!r})\nfrom steps import watch\nsteps, _ = watch()")
-        # The system takes back what was freed after two seconds: both wait longer than that, where it is much.
+        # Long enough for all memory of the former round to have gone back to the system.
         counts = (3_400, 0.7), (100_000 if not QUICK else 10_000, 2.5)
         return "; ".join([_end_of_cell(kernel, LOOP.format(count=count), pause) for count, pause in counts])
     finally:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gpumem_magic.trace.model import DeviceTrace, Trace
 
 MIB = 1 << 20
-# The system takes back what was freed after two seconds: who begins later finds nothing in place.
+# Long enough for all memory of the former round to have gone back to the system.
 _PAUSE_SECONDS = 2.5
 SOURCE = Path(__file__).read_text("utf-8").splitlines()
 
@@ -182,8 +182,7 @@ def _events(torch: Any, count: int) -> None:
 def check_cost_report() -> str:
     """From the end of a block to the finished bundle, over torch's own snapshot of as many events.
 
-    Both begin alike: after a block and a pause, in which the memory of the former round's entries has gone back to the
-    system (a second snapshot at once finds its pages in place, and takes a sixth less).
+    Both begin alike: after a block and a pause. The second to fourth snapshot in a row took a sixth less.
     """
     torch = torch_with_cuda()
     torch.ones(1, device="cuda")
