@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import ntpath
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -127,6 +128,8 @@ def _event_json(lab: Lab, event: int) -> dict[str, Any]:
 
 
 def _print_whatif(lab: Lab, in_force: Prediction, results: Sequence[tuple[str, Prediction]]) -> None:
+    from gpumem_magic.allocator.settings_model import from_torch
+    from gpumem_magic.report.whatif.limits import limit_of_failure
     from gpumem_magic.report.whatif.model import Answer, Cap
     from gpumem_magic.report.whatif.replay import facts_of, rows_of
     from gpumem_magic.report.whatif.words import text
@@ -137,6 +140,12 @@ def _print_whatif(lab: Lab, in_force: Prediction, results: Sequence[tuple[str, P
         for row in rows_of(lab, cap, in_force, results)
     )
     print(printable(text(Answer(facts_of(lab), cap, rows))))
+    failed = limit_of_failure(lab.device, from_torch(lab.trace.settings)) if cap is None else None
+    if failed is not None:
+        # Without a limit everything fits, which is no answer to a run that did not. Rounded up by at most 1 MiB: the
+        # allocator asks the driver for 2 MiB at least.
+        gib = math.ceil(failed.bytes / _GIB * 1000) / 1000
+        print(f"  the recorded run ran out of memory: `--cap-gib {gib:g}` says which setting would have fitted")
 
 
 def _short(place: str | None) -> str | None:

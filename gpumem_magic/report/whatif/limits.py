@@ -14,10 +14,11 @@ from gpumem_magic.report.whatif.model import Cap
 from gpumem_magic.trace.model import Action
 
 if TYPE_CHECKING:
+    from gpumem_magic.allocator.settings_model import AllocatorSettings
     from gpumem_magic.analysis.model import Analysis, DeviceAnalysis
-    from gpumem_magic.analysis.segments import MemoryRecord
+    from gpumem_magic.trace.model import DeviceTrace
 
-__all__ = ["natural_cap", "why_not"]
+__all__ = ["limit_of_failure", "natural_cap", "why_not"]
 
 
 def why_not(analysis: Analysis, device: DeviceAnalysis | None = None) -> str | None:
@@ -65,7 +66,7 @@ def natural_cap(device: DeviceAnalysis) -> Cap | None:
     if memory is None:
         return cap
     if cap is None or not cap.collects:
-        found = _limit_of_failure(memory)
+        found = limit_of_failure(memory.device, from_torch(memory.settings))
         if found is not None and (cap is None or found.bytes < cap.bytes):
             return found
     if cap is not None and cap.bytes < (headline.reserved_peak or 0):
@@ -73,19 +74,25 @@ def natural_cap(device: DeviceAnalysis) -> Cap | None:
     return cap
 
 
-def _limit_of_failure(memory: MemoryRecord) -> Cap | None:
+def limit_of_failure(device: DeviceTrace, settings: AllocatorSettings) -> Cap | None:
     """Return the least limit under which the recording's failed requests fail, None when none failed.
 
     The event says what the driver had left. Less than the request needed: the device was full, and that is the limit.
     More: a memory fraction stopped it, somewhere from what was reserved on to just under what was needed. The least of
     that range is taken, so that nothing is said to fit that may not.
+
+    Parameters
+    ----------
+    device
+        The recording of one device.
+    settings
+        The allocator's in that recording.
     """
-    events = memory.device.events
+    events = device.events
     failures = np.flatnonzero(events.action == Action.OOM).tolist()
     if not failures:
         return None
-    reserved = reserved_bytes(memory.device)
-    settings = from_torch(memory.settings)
+    reserved = reserved_bytes(device)
     most = int(reserved.max())
     last = failures[-1]
     left, wanted = int(events.addr[last]), segment_size(int(events.size[last]), settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from gpumem_magic.allocator.lab import Lab, most_used
 from gpumem_magic.allocator.settings_text import parse_question, parse_settings
 from gpumem_magic.trace.convert import from_snapshot
 
+RECORDINGS = Path(__file__).resolve().parents[2] / "data" / "recordings"
 MIB = 1 << 20
 EVERYTHING = (
     "backend:native,expandable_segments:True,max_split_size_mb:64,max_non_split_rounding_mb:40,"
@@ -99,6 +101,22 @@ def test_a_request_that_no_device_could_hold_ends_the_run(tmp_path, capsys):
     path.write_bytes(pickle.dumps(taken, protocol=4))
     assert cli.main(["whatif", str(path), "--conf", "expandable_segments:True", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["results"][0]["verdict"] == "oom"
+
+
+def test_a_run_that_ran_out_of_memory_is_told_how_to_ask_what_would_have_fitted(capsys):
+    # Without a limit no setting helps this one; under the limit that it had, one does.
+    path = str(RECORDINGS / "oom_fragmented.pickle.xz")
+    question = ["whatif", path, "--conf", "max_split_size_mb:128"]
+    assert cli.main(question) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("cuda:0: no setting gives back more than 0 B of 4.00 GiB")
+    assert told.endswith("  the recorded run ran out of memory: `--cap-gib 4` says which setting would have fitted\n")
+    assert cli.main([*question, "--cap-gib", "4"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("cuda:0: with `max_split_size_mb:128` it fits under 4.00 GiB")
+    assert "--cap-gib" not in told
+    assert cli.main(["whatif", str(RECORDINGS / "mlp_train.c0.pickle.xz"), "--conf", ""]) == 0
+    assert "--cap-gib" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("cap", ["0", "-1", "nan", "inf", "-inf", "1e9"])
