@@ -16,7 +16,16 @@ from gpumem_magic.recording.options import RecordOptions
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["MagicLine", "Request", "find_magic_line", "read_request", "split_statement", "unquoted", "without_comment"]
+__all__ = [
+    "MagicLine",
+    "Request",
+    "find_magic_line",
+    "options_of",
+    "read_request",
+    "split_statement",
+    "unquoted",
+    "without_comment",
+]
 
 _MAGIC = re.compile(r"%%gpumem(?:[ \t]+(?P<arguments>.*?))?[ \t]*")
 _WORD = re.compile(r"\s*(?P<word>(?:\"[^\"]*\"|'[^']*'|[^\s\"'])+)")
@@ -101,6 +110,29 @@ def without_comment(arguments: str) -> str:
     return arguments.strip()
 
 
+def options_of(magic: Any, line: str, name: str) -> Any:
+    """Read the options of a magic's line.
+
+    Parameters
+    ----------
+    magic
+        The function, with the ``parser`` that IPython's ``magic_arguments`` gave it.
+    line
+        The line without the magic's name.
+    name
+        How the magic is written: ``%gpumem_who``.
+
+    Raises
+    ------
+    UsageError
+        With one line that names the next step.
+    """
+    try:
+        return magic.parser.parse_argstring(without_comment(line))
+    except UsageError as error:
+        raise UsageError(f"{name}: {error} ({name}? lists the options)") from None
+
+
 def split_statement(line: str) -> tuple[str, str]:
     """Split a ``%gpumem`` line into its options and the statement after them, which is left as it was typed."""
     position = 0
@@ -116,13 +148,13 @@ def split_statement(line: str) -> tuple[str, str]:
     return line[:position].strip(), line[position:].strip()
 
 
-def read_request(parse: Callable[[str], Any], arguments: str, check: Callable[[RecordOptions], None]) -> Request:
+def read_request(magic: Any, arguments: str, check: Callable[[RecordOptions], None]) -> Request:
     """Read the options of a magic's line, as far as can be judged before anything runs.
 
     Parameters
     ----------
-    parse
-        ``parse_argstring`` of the magic.
+    magic
+        The function, with its ``parser``.
     arguments
         The line without the magic's name.
     check
@@ -133,7 +165,7 @@ def read_request(parse: Callable[[str], Any], arguments: str, check: Callable[[R
     UsageError
         With one line that names the next step.
     """
-    found = parse(without_comment(arguments))
+    found = options_of(magic, arguments, "%%gpumem")
     try:
         options = RecordOptions(
             device=unquoted(found.device),

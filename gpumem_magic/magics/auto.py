@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic_arguments import argument, parse_argstring
+from IPython.core.magic_arguments import argument
 from IPython.display import publish_display_data
 
 from gpumem_magic import _reports
-from gpumem_magic.magics.arguments import Request, without_comment
+from gpumem_magic.magics.arguments import Request, options_of
 from gpumem_magic.magics.cells import running_number
 from gpumem_magic.magics.origins import Origins, unowned_blocks
 from gpumem_magic.magics.tools import as_magic
@@ -289,7 +289,7 @@ class LedgerMagics:
         The cells run exactly as without it. A cell under %%gpumem keeps its full report; the full report of the last
         cell that moved memory is gpumem_magic.last. %gpumem_ledger shows what is alive by the cell that made it.
         """
-        state = parse_argstring(self.gpumem_auto, without_comment(line)).state
+        state = options_of(self.gpumem_auto, line, "%gpumem_auto").state
         if state not in {"on", "off", "status"}:
             raise UsageError(f"%gpumem_auto: {state!r} is neither on, off nor status")
         keeper = self._keeper
@@ -316,7 +316,7 @@ class LedgerMagics:
 
         Covers cells under %%gpumem and, after %gpumem_auto on, every cell.
         """
-        found = parse_argstring(self.gpumem_ledger, without_comment(line))
+        found = options_of(self.gpumem_ledger, line, "%gpumem_ledger")
         if found.clear:
             self._keeper.ledger.clear()
         print(  # noqa: T201 - the magic's output

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic_arguments import argument, parse_argstring
+from IPython.core.magic_arguments import argument
 
 from gpumem_magic import _reports
 from gpumem_magic._errors import BadUsageError, GpumemError
-from gpumem_magic.magics.arguments import unquoted, without_comment
+from gpumem_magic.magics.arguments import options_of, unquoted
 from gpumem_magic.magics.show import display
 from gpumem_magic.magics.tools import as_magic
 
@@ -76,7 +76,7 @@ class DiffMagics:
         from gpumem_magic.report.comparison import Comparison
         from gpumem_magic.report.files import shown_path
 
-        found = parse_argstring(self.gpumem_diff, without_comment(line))
+        found = options_of(self.gpumem_diff, line, "%gpumem_diff")
         names = [unquoted(name) for name in (found.a, found.b) if name is not None]
         try:
             b = operand(names[1] if len(names) == 2 else "last") if names else _reports.find("last")

@@ -104,8 +104,7 @@ class GpumemMagics:
 
     def read(self, arguments: str) -> Request:
         """Read a magic line's options; raises ``UsageError``."""
-        magic: Any = type(self).gpumem
-        return read_request(magic.parser.parse_argstring, arguments, check_device)
+        return read_request(type(self).gpumem, arguments, check_device)
 
     @_as_magic
     def gpumem(self, line: str, cell: str | None = None, local_ns: dict[str, Any] | None = None) -> Any:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic_arguments import argument, parse_argstring
+from IPython.core.magic_arguments import argument
 
 from gpumem_magic import _reports
 from gpumem_magic._errors import GpumemError
-from gpumem_magic.magics.arguments import without_comment
+from gpumem_magic.magics.arguments import options_of
 from gpumem_magic.magics.show import display
 from gpumem_magic.magics.tools import as_magic
 
@@ -40,7 +40,7 @@ class TimelineMagics:
         Each band above the picture is a cell: a click asks what happened in it, a double click goes to the cell.
         Covers cells under %%gpumem and, after %gpumem_auto on, every cell.
         """
-        found = parse_argstring(self.gpumem_timeline, without_comment(line))
+        found = options_of(self.gpumem_timeline, line, "%gpumem_timeline")
         if found.last is not None and found.last < 1:
             raise UsageError("%gpumem_timeline: --last must be at least 1")
         report = self._report(found.last)

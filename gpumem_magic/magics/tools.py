@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from IPython.core.error import UsageError
 from IPython.core.magic import no_var_expand
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic_arguments import argument, magic_arguments
 
 from gpumem_magic._errors import BadUsageError
-from gpumem_magic.magics.arguments import unquoted, without_comment
+from gpumem_magic.magics.arguments import options_of, unquoted
 from gpumem_magic.magics.cells import running_number
 from gpumem_magic.magics.settings_watch import SettingsWatch
 
@@ -69,7 +69,7 @@ class ToolMagics:
         """
         from gpumem_magic.holders import describe_scan, who_holds
 
-        found = parse_argstring(self.gpumem_who, without_comment(line))
+        found = options_of(self.gpumem_who, line, "%gpumem_who")
         scan = who_holds(self._shell, budget=max(0.0, found.budget))
         text = describe_scan(
             scan,
@@ -94,7 +94,7 @@ class ToolMagics:
         """
         from gpumem_magic.holders import release, release_text
 
-        found = parse_argstring(self.gpumem_free, without_comment(line))
+        found = options_of(self.gpumem_free, line, "%gpumem_free")
         try:
             steps = release(self._shell, outputs=found.out, variables=found.vars, compiled=found.compiled)
             print(release_text(steps))  # noqa: T201 - the magic's output
@@ -118,7 +118,7 @@ class ToolMagics:
         from gpumem_magic.allocator.conf.table import describe_options
         from gpumem_magic.allocator.conf.text import describe_conf
 
-        found = parse_argstring(self.gpumem_conf, without_comment(line))
+        found = options_of(self.gpumem_conf, line, "%gpumem_conf")
         try:
             given = TorchVersion.parse(found.torch) if found.torch else None
         except BadUsageError as error:

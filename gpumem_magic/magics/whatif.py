@@ -7,12 +7,12 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic_arguments import argument, parse_argstring
+from IPython.core.magic_arguments import argument
 from IPython.display import publish_display_data
 
 from gpumem_magic import _reports
 from gpumem_magic._errors import BadUsageError, GpumemError, SnapshotError
-from gpumem_magic.magics.arguments import unquoted, without_comment
+from gpumem_magic.magics.arguments import options_of, unquoted
 from gpumem_magic.magics.diff import operand
 from gpumem_magic.magics.live import live_line_for
 from gpumem_magic.magics.tools import as_magic
@@ -62,7 +62,7 @@ class WhatIfMagics:
         The recording is replayed through a model of torch's allocator; nothing touches the GPU. The best setting
         comes as a line to paste.
         """
-        found = parse_argstring(self.gpumem_whatif, without_comment(line))
+        found = options_of(self.gpumem_whatif, line, "%gpumem_whatif")
         confs = None if found.conf is None else [unquoted(conf) for conf in found.conf]
         try:
             cap = _bytes(found.cap_gib)
