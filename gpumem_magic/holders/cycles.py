@@ -8,7 +8,7 @@ import types
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from gpumem_magic.holders.edges import describe_chain
+from gpumem_magic.holders.edges import describe_chain, type_name
 from gpumem_magic.holders.roots import is_library, library_of
 from gpumem_magic.holders.suspended import locals_of, running_frames
 
@@ -198,7 +198,7 @@ def _judge(target: int, above: _Above, uncounted: Collection[int]) -> Climb | No
     chain = above.these(_down(top, follows))
     # Where not all was looked at, that nothing is known above an object says nothing.
     kind: Literal["outside", "cut"] = "outside" if is_complete else "cut"
-    return Climb(kind, describe_chain(type(chain[0]).__name__, chain), chain)
+    return Climb(kind, describe_chain(type_name(type(chain[0])), chain), chain)
 
 
 def _tells_more(value: object, former: Any) -> bool:
@@ -266,7 +266,7 @@ def _cycle_text(chain: tuple[object, ...]) -> tuple[str, str]:
     start = next((index for index, link in enumerate(chain) if type(link) not in plain), 0)
     turned = [*chain[start:], *chain[: start + 1]]
     first = type(turned[0])
-    return f"{describe_chain(first.__name__, turned)} → {first.__name__}", library_of(first)
+    return f"{describe_chain(type_name(first), turned)} → {type_name(first)}", library_of(first)
 
 
 def closure_above(target: object, own: Iterable[object]) -> str | None:

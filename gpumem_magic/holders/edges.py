@@ -20,7 +20,17 @@ if TYPE_CHECKING:
 
 Describe = Callable[[Any, object], "str | None"]
 
-__all__ = ["GROUP", "describe_chain", "describe_edge", "key_text", "own_attributes", "plain_attributes"]
+__all__ = [
+    "GROUP",
+    "ancestors",
+    "describe_chain",
+    "describe_edge",
+    "key_text",
+    "module_name",
+    "own_attributes",
+    "plain_attributes",
+    "type_name",
+]
 
 # Python 3.11 has it.
 GROUP: Any = getattr(builtins, "BaseExceptionGroup", None)
@@ -33,6 +43,24 @@ def own_attributes(kind: type) -> Mapping[str, object]:
     return found
 
 
+def type_name(kind: type) -> str:
+    """Return a class's name, without running its metaclass's code."""
+    name: str = type.__dict__["__name__"].__get__(kind)
+    return name
+
+
+def module_name(kind: type) -> str:
+    """Return the name of a class's module, likewise; the interpreter's own classes keep none."""
+    name = own_attributes(kind).get("__module__", "builtins")
+    return name if isinstance(name, str) else ""
+
+
+def ancestors(kind: type) -> tuple[type, ...]:
+    """Return a class and all that it inherits from, in the order of look-ups, likewise."""
+    found: tuple[type, ...] = type.__dict__["__mro__"].__get__(kind)
+    return found
+
+
 def plain_attributes(value: Any) -> dict[str, object]:
     """Return an object's instance attributes without running any of its code (properties, ``__getattr__``)."""
     try:
@@ -40,10 +68,11 @@ def plain_attributes(value: Any) -> dict[str, object]:
     except (AttributeError, TypeError, ReferenceError):
         attributes = None
     found: dict[str, object] = dict(attributes) if type(attributes) is dict else {}
-    for owner in type(value).__mro__:
-        slots = owner.__dict__.get("__slots__", ())
+    for owner in ancestors(type(value)):
+        own = own_attributes(owner)
+        slots: Any = own.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
-            member = owner.__dict__.get(name)
+            member = own.get(name)
             if isinstance(member, types.MemberDescriptorType):
                 try:
                     found.setdefault(name, member.__get__(value, type(value)))
@@ -61,12 +90,12 @@ def key_text(key: object) -> str:
     if type(key) is tuple and len(key) <= 3:
         return "(" + ", ".join(map(key_text, key)) + ")"
     if issubclass(type(key), type):
-        return type.__dict__["__name__"].__get__(key)  # type: ignore[no-any-return]
+        return type_name(key)  # type: ignore[arg-type]
     if issubclass(type(key), weakref.ref):
         # The key of a WeakKeyDictionary.
         referent: Any = weakref.ref.__call__(key)  # type: ignore[arg-type]
-        return f"<{type(referent).__name__}>"
-    return f"<{type(key).__name__}>"
+        return f"<{type_name(type(referent))}>"
+    return f"<{type_name(type(key))}>"
 
 
 def describe_edge(parent: Any, child: object, *, is_last: bool = False) -> str:
@@ -90,8 +119,8 @@ def describe_edge(parent: Any, child: object, *, is_last: bool = False) -> str:
         if value is child:
             return f".{name}"
     if is_last or type(child) in _PLAIN or issubclass(type(child), _ITERATORS):
-        return f" ({kind.__name__})"
-    return f" → {type(child).__name__}"
+        return f" ({type_name(kind)})"
+    return f" → {type_name(type(child))}"
 
 
 def _describe_dict(parent: dict[object, object], child: object) -> str | None:
@@ -235,7 +264,7 @@ def describe_chain(label: str, chain: Sequence[object], special: Describe | None
             continue
         edge = describe_edge(parent, child, is_last=index == last) if edge is None else edge
         # " → deque (deque)" says it twice.
-        text += "" if edge[2:-1] == type(parent).__name__ and text.endswith(f" → {edge[2:-1]}") else edge
+        text += "" if edge[2:-1] == type_name(type(parent)) and text.endswith(f" → {edge[2:-1]}") else edge
     return _REGISTRY.sub(lambda match: f"[{match[1]}]" if match[1].isdigit() else f".{match[1]}", text)
 
 

@@ -7,6 +7,7 @@ import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumem_magic._format import format_bytes
+from gpumem_magic.holders.edges import ancestors, module_name, type_name
 from gpumem_magic.holders.tensors import family, loaded_torch
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ def first_steps() -> tuple[FirstStep, ...]:
 
 
 def _forecast(optimizer: Any, torch: Torch) -> list[FirstStep]:
-    kind = next((one for one in type.mro(type(optimizer)) if one.__module__.startswith("torch.optim.")), None)
-    name = "" if kind is None else kind.__name__
+    kind = next((one for one in ancestors(type(optimizer)) if module_name(one).startswith("torch.optim.")), None)
+    name = "" if kind is None else type_name(kind)
     attributes = object.__getattribute__(optimizer, "__dict__")
     groups, state = attributes.get("param_groups"), attributes.get("state")
     if name not in _ALWAYS or not issubclass(type(groups), list) or not issubclass(type(state), dict):
@@ -78,7 +79,7 @@ def _forecast(optimizer: Any, torch: Torch) -> list[FirstStep]:
             trained[key.device] = trained.get(key.device, 0) + size
             added[key.device] = added.get(key.device, 0) + size * (_ALWAYS[name] + sum(more))
     return [
-        FirstStep(type(optimizer).__name__, device, size, size / trained[device])
+        FirstStep(type_name(type(optimizer)), device, size, size / trained[device])
         for device, size in added.items()
         if size >= _LEAST
     ]

@@ -10,7 +10,7 @@ import ctypes
 import sys
 from typing import Any
 
-from gpumem_magic.holders.edges import own_attributes
+from gpumem_magic.holders.edges import ancestors, module_name, own_attributes, type_name
 
 __all__ = ["Foreign"]
 
@@ -42,11 +42,11 @@ class Foreign:
     def _name(self, kind: type) -> str:
         if self._array is not None and issubclass(kind, self._array):
             return "NumPy array"
-        if kind.__name__ == _CAPSULE and kind.__module__ == "builtins":
+        if type_name(kind) == _CAPSULE and module_name(kind) == "builtins":
             return "DLPack capsule"
-        library = str(own_attributes(kind).get("__module__")).partition(".")[0]
+        library = module_name(kind).partition(".")[0]
         # What such a property of anybody else's would do is not known.
-        if library in _ON_GPU and any(_INTERFACE in own_attributes(owner) for owner in type.mro(kind)):
+        if library in _ON_GPU and any(_INTERFACE in own_attributes(owner) for owner in ancestors(kind)):
             return f"{library} array"
         return ""
 

@@ -7,7 +7,7 @@ import itertools
 import sys
 from typing import TYPE_CHECKING, Any
 
-from gpumem_magic.holders.edges import own_attributes
+from gpumem_magic.holders.edges import own_attributes, type_name
 from gpumem_magic.holders.model import LiveModel
 from gpumem_magic.holders.tensors import family, loaded_torch
 
@@ -44,7 +44,7 @@ def _models(torch: Torch) -> tuple[LiveModel, ...] | None:
         keys = {key for tensor in _tensors(module) if (key := torch.storage(tensor)) is not None}
         if keys:
             places = frozenset((key.device, key.address) for key in keys)
-            found.append(LiveModel(type.__dict__["__name__"].__get__(type(module)), places, sum(k.size for k in keys)))
+            found.append(LiveModel(type_name(type(module)), places, sum(k.size for k in keys)))
     return tuple(sorted(found, key=lambda model: -model.bytes))
 
 
@@ -101,7 +101,7 @@ class FormerClasses:
         return known
 
     def _name(self, kind: type) -> str:
-        name = type.__dict__["__name__"].__get__(kind)
+        name = type_name(kind)
         module = own_attributes(kind).get("__module__")
         # A class inside a function is another one each time; what is not at the top of its module cannot be looked up.
         if not isinstance(module, str) or type.__dict__["__qualname__"].__get__(kind) != name:

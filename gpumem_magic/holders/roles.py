@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumem_magic.holders.budget import Budget
 from gpumem_magic.holders.census import census
+from gpumem_magic.holders.edges import type_name
 from gpumem_magic.holders.graph import GraphWalk
 from gpumem_magic.holders.tensors import loaded_torch
 from gpumem_magic.recording.module_paths import attribute, children, joined
@@ -218,7 +219,7 @@ class RoleBook:
         for start in starts:
             if id(start) in named:
                 continue
-            named[id(start)] = variables.get(id(start), type(start).__name__)
+            named[id(start)] = variables.get(id(start), type_name(type(start)))
             pending = [start]
             while pending:
                 module = pending.pop()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumem_magic.holders.budget import Budget
 from gpumem_magic.holders.cycles import climb, closure_above
-from gpumem_magic.holders.edges import describe_chain, own_attributes
+from gpumem_magic.holders.edges import describe_chain, module_name, own_attributes, type_name
 from gpumem_magic.holders.errors import error_roots
 from gpumem_magic.holders.graph import GraphWalk
 from gpumem_magic.holders.model import Category, Holder, HolderKind, HolderScan, Storage
@@ -55,10 +55,10 @@ def _name_of(value: Any, shell: Any) -> str:
     if issubclass(type(value), types.ModuleType):
         return f"module {value.__name__}"
     if issubclass(type(value), type):
-        return f"class {value.__module__}.{value.__qualname__}"
+        return f"class {module_name(value)}.{type_name(value)}"
     if type(value) is dict and "__builtins__" in value:
         return f"module {value.get('__name__')}: "
-    return f"an object of {type(value).__module__}.{type(value).__name__}"
+    return f"an object of {module_name(type(value))}.{type_name(type(value))}"
 
 
 class _Found:
@@ -330,12 +330,12 @@ class _Scan:
         top = above.chain[0]
         if above.kind == "cut":
             text = f"{above.path}; too many objects are above it to look further"
-            return Holder(HolderKind.UNKNOWN, text, type(top).__name__)
+            return Holder(HolderKind.UNKNOWN, text, type_name(type(top)))
         if above.kind == "outside":
-            if str(type(top).__module__).startswith(COMPILERS):
+            if module_name(type(top)).startswith(COMPILERS):
                 return Holder(HolderKind.COMPILE_CACHE, f"torch.compile's cache: {above.path}", "torch.compile's cache")
             text = f"{above.path}, which only C code holds (atexit, an autograd hook, another library)"
-            return Holder(HolderKind.OUTSIDE, text, type(top).__name__)
+            return Holder(HolderKind.OUTSIDE, text, type_name(type(top)))
         reached = self._walk.path_to(top)
         if reached is not None:
             root, label = reached

@@ -11,6 +11,8 @@ import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpumem_magic.holders.edges import ancestors, own_attributes
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from contextlib import AbstractContextManager
@@ -171,7 +173,7 @@ class Torch:
     @staticmethod
     def is_node(value: object) -> bool:
         """Tell whether `value` is a node of the autograd graph."""
-        return hasattr(type(value), "next_functions")
+        return any("next_functions" in own_attributes(owner) for owner in ancestors(type(value)))
 
     def grad_fn(self, tensor: Any) -> object | None:
         """Return the tensor's graph node, or None."""

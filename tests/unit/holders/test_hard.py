@@ -446,6 +446,26 @@ def test_a_wrapper_of_the_users_own_is_followed_and_not_asked(shell):
     assert [holder.path for holder in find(shell, quick=True).holders] == ["wrapped.tensor"]
 
 
+@pytest.mark.parametrize("quick", [True, False])
+def test_no_code_of_a_metaclass_runs(shell, quick):
+    code = """
+    asked = []
+    class Meta(type):
+        def __getattribute__(cls, name):
+            asked.append(name)
+            raise RuntimeError(name)
+    Odd = type.__call__(Meta, "Odd", (), {"__slots__": ("tensor",)})
+    odd = type.__call__(Odd)
+    odd.tensor = torch.ones(N)
+    asked.clear()
+    """
+    run(shell, code)
+    assert [holder.path for holder in find(shell, quick=quick).holders] == ["odd.tensor"]
+    shell.user_ns["Odd"].table = shell.user_ns.pop("odd").tensor
+    assert [holder.path for holder in find(shell, quick=quick).holders] == ["Odd.table"]
+    assert shell.user_ns["asked"] == []
+
+
 def test_an_array_class_of_the_users_own_runs_no_code(shell):
     code = """
     import numpy
