@@ -21,7 +21,12 @@ from gpumem_magic.magics.code import Body, compile_body
 from gpumem_magic.magics.fail import fail_cell
 from gpumem_magic.magics.timeit_runs import counted_timeit
 from gpumem_magic.magics.warmup import warm_up_when_idle
-from gpumem_magic.recording.interrupts import interrupt_deferred, press_again
+from gpumem_magic.recording.interrupts import (
+    free_import_lock,
+    interrupt_between_imports,
+    interrupt_deferred,
+    press_again,
+)
 from gpumem_magic.trace.collector import paused_collector
 
 if TYPE_CHECKING:
@@ -89,6 +94,13 @@ class Session:
 
     def before_cell(self, info: Any) -> None:
         """Begin to measure, when the cell's magic line says so or every cell is measured."""
+        try:
+            with interrupt_deferred():
+                self._begin(info)
+        except KeyboardInterrupt:
+            press_again()  # IPython would swallow it here and run the cell
+
+    def _begin(self, info: Any) -> None:
         outer = self._running()
         self._cells.note(info.raw_cell or "", nested=bool(outer))
         self._frames = [*outer, _Frame(info)]
@@ -109,11 +121,7 @@ class Session:
             measurement.lines.above = above + following + 1
             if rest[following].startswith("%%timeit"):
                 measurement.hooks.enter_context(counted_timeit(measurement.count))
-        try:
-            with interrupt_deferred():
-                measurement.begin(info.raw_cell or "")
-        except KeyboardInterrupt:
-            press_again()  # IPython would swallow it here and run the cell
+        measurement.begin(info.raw_cell or "")
 
     def _note_body(self, text: str, outer: list[_Frame]) -> None:
         """Note that another magic runs the end of its cell as a cell of its own."""
@@ -128,11 +136,12 @@ class Session:
 
     def after_cell(self, result: Any) -> None:
         """End what the cell measured, and show it."""
+        free_import_lock()  # an import of the cell's may have been interrupted
         frame = self._take(result)
         if frame is not None and (frame.native is not None or frame.nested):
             try:
                 # Snapshot and trace are hundreds of thousands of objects that a collection would only walk over.
-                with paused_collector():
+                with interrupt_between_imports(), paused_collector():
                     self._finish(frame, result)
             except KeyboardInterrupt:
                 print("gpumem: no report: interrupted while it was made; the cell itself had ended")  # noqa: T201
@@ -226,10 +235,11 @@ class Session:
 
     def _run_first(self, measurement: Measurement, body: Body, local_ns: dict[str, Any] | None) -> Any:
         __tracebackhide__ = True
-        measurement.begin(body.text)
         error: BaseException | None = None
         filenames: tuple[str, ...] = ()
         try:
+            with interrupt_deferred():
+                measurement.begin(body.text)
             compiled = compile_body(self._shell, body)
             filenames = (compiled.filename,)
             measurement.count()
@@ -245,7 +255,8 @@ class Session:
 
     def _measurement(self, request: Request) -> Measurement:
         # The recorder comes with the first measured cell, not with the extension: half of what loading would cost.
-        from gpumem_magic.magics.measurement import Measurement
+        with interrupt_deferred():
+            from gpumem_magic.magics.measurement import Measurement
 
         book = partial(self._keeper.book, brief=request.brief)
         keeper = self._keeper

@@ -74,7 +74,8 @@ def _import_own() -> None:
     from gpumem_magic import widget
 
     for name in _OWN:
-        with _importing, suppress(*widget.IMPORT_ERRORS):
+        # KeyError: importlib's, where the main thread was interrupted while it imported the same.
+        with _importing, suppress(*widget.IMPORT_ERRORS, KeyError):
             importlib.import_module(name)
     with _importing:
         widget.preload_view()

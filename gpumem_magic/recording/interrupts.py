@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _imp
 import _thread
 import signal
 import sys
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-__all__ = ["interrupt_deferred", "press_again"]
+__all__ = ["free_import_lock", "interrupt_between_imports", "interrupt_deferred", "press_again"]
 
 # How often and how long to look whether the user's code runs: IPython takes milliseconds to reach it, or more on a busy
 # machine. A cell that ended meanwhile needs no stopping.
@@ -79,3 +80,64 @@ def interrupt_deferred() -> Iterator[None]:
     if pressed and handler is not signal.SIG_IGN:
         own: Any = handler if callable(handler) else signal.default_int_handler
         own(signal.SIGINT, pressed.pop())
+
+
+@contextmanager
+def interrupt_between_imports() -> Iterator[None]:
+    """Let an interrupt through at once, or, while something is being imported, as soon as that is done.
+
+    One that meets importlib as it takes its lock leaves that taken (`free_import_lock`), and every other thread that
+    imports then waits for ever, holding locks of modules that the main thread may want. Does nothing outside the main
+    thread, nor where the stop button does nothing.
+    """
+    handler: Any = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    outside = _imports(sys._getframe())
+    waiting: list[FrameType | None] = []
+    is_over = False
+
+    def decide(number: int, frame: FrameType | None) -> None:
+        if is_over or _imports(frame) > outside:
+            waiting[:] = [frame]
+            call_every(_LOOK_SECONDS, again)
+        else:
+            waiting.clear()
+            handler(number, frame)
+
+    def again() -> bool:
+        if waiting and not is_over:
+            _press()
+        return False
+
+    signal.signal(signal.SIGINT, decide)
+    try:
+        yield
+    finally:
+        is_over = True  # from here on `decide` raises nothing
+        signal.signal(signal.SIGINT, handler)
+    if waiting:
+        handler(signal.SIGINT, waiting.pop())
+
+
+def _imports(frame: FrameType | None) -> int:
+    """Return how many of importlib's frames are under way in `frame` and its callers."""
+    count = 0
+    while frame is not None:
+        count += frame.f_code.co_filename.startswith("<frozen importlib")
+        frame = frame.f_back
+    return count
+
+
+def free_import_lock() -> None:
+    """Give back importlib's own lock where an interrupt has left it taken on this thread; call it outside of imports.
+
+    CPython takes it a statement before the ``try`` that gives it back (``_get_module_lock`` and its ``cb``, seen on
+    3.11 and 3.12), so that a press of the stop button in between keeps it for good.
+    """
+    while _imp.lock_held():
+        try:
+            _imp.release_lock()
+        except RuntimeError:  # another thread's
+            return

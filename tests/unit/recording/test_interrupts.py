@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import _imp
+import importlib
 import signal
 import subprocess
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpumem_magic.recording.interrupts import interrupt_deferred
+from gpumem_magic.recording.interrupts import free_import_lock, interrupt_between_imports, interrupt_deferred
 from gpumem_magic.recording.main_thread import run_on_main_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)
@@ -174,3 +178,78 @@ cell("import time; time.sleep(0.2); print('the next cell ran')")
 """
     )
     assert told.splitlines() == ["the next cell ran"]
+
+
+def test_an_interrupt_waits_for_the_end_of_an_import_and_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slowly_imported.py").write_text(
+        "import signal\nsignal.raise_signal(signal.SIGINT)\nsignal.raise_signal(signal.SIGINT)\nIS_WHOLE = True\n",
+        "ascii",
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = []
+
+    @interrupt_between_imports()
+    def block() -> None:
+        done.append(importlib.import_module("slowly_imported").IS_WHOLE)
+        while True:  # as a report that takes its time
+            time.sleep(0.01)
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert done == [True]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_of_the_last_import_follows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "imported_last.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n", "ascii")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    @interrupt_between_imports()
+    def block() -> None:
+        importlib.import_module("imported_last")
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert "imported_last" in sys.modules
+
+
+def test_an_interrupt_outside_of_imports_comes_at_once() -> None:
+    done = []
+
+    @interrupt_between_imports()
+    def block() -> None:
+        press()
+        done.append("later")
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert done == []
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_importlibs_lock_is_given_back_where_an_interrupt_left_it_taken() -> None:
+    _imp.acquire_lock()
+    _imp.acquire_lock()
+    free_import_lock()
+    assert not _imp.lock_held()
+
+
+def test_importlibs_lock_is_left_to_the_thread_that_took_it() -> None:
+    is_taken, may_go = threading.Event(), threading.Event()
+
+    def import_something() -> None:
+        _imp.acquire_lock()
+        is_taken.set()
+        may_go.wait()
+        _imp.release_lock()
+
+    thread = threading.Thread(target=import_something)
+    thread.start()
+    is_taken.wait()
+    free_import_lock()
+    still = _imp.lock_held()
+    may_go.set()
+    thread.join()
+    assert still
