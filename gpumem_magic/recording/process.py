@@ -116,9 +116,11 @@ class ProcessWatch:
 
     def stop(self) -> ProcessSamples | None:
         """Read once more and return what was seen; None after `cancel`."""
+        if self._tick is not None:
+            # First: a watch that has seen nothing would go on for as long as Python runs.
+            self._tick.cancel()
         if self._tick is None or self._is_cancelled or not self._points:
             return None
-        self._tick.cancel()
         self._read_host()
         if CHILDREN in self._points:
             self._read_children()

@@ -105,6 +105,14 @@ def test_only_what_was_asked_for():
     assert _watched(lambda _: None, device="1") is None
 
 
+def test_a_watch_that_saw_nothing_ends_too():
+    watch = ProcessWatch(RecordOptions(device="cuda:77"), Notes(), period=3600)
+    watch.start()
+    assert watch.stop() is None
+    assert watch._tick is not None
+    assert watch._tick.cancelled
+
+
 def test_a_cancelled_watch_says_nothing():
     watch = ProcessWatch(RecordOptions(), Notes())
     watch.start()
