@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import re
 from typing import Any
 
 MODEL = """
@@ -222,5 +223,8 @@ def check_memory_past_torch() -> str:
     notes = [note.text for note in _last().analysis.notes]
     told = [text for text in notes if "past torch's allocator" in text]
     assert told, notes
-    assert "1.00 GiB" in told[0], told
+    # The allocation, and the kernels that the first use of torch's own loads.
+    took = re.search(r"took (1\.\d\d) GiB", told[0])
+    assert took is not None, told
+    assert float(took[1]) < 1.3, told
     return str(told[0])
