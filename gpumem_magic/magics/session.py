@@ -7,6 +7,7 @@ used for a statement, IPython hands us text to run; that is a nested measurement
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from gpumem_magic.trace.collector import paused_collector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
 
     from gpumem_magic.magics.arguments import Request
     from gpumem_magic.magics.auto import Keeper
@@ -210,6 +212,8 @@ class Session:
                 outer.native.finish(None, self._cell(outer.native, outer, None))
         if any(measurement.is_running for measurement in _measurements(running)):
             # One measurement at a time: what is under way covers this text.
+            if body.is_statement:
+                body = body._replace(offset=self._lines_above())
             return compile_body(self._shell, body).run(self._shell, local_ns)
         key = (body.text, repr(request))
         known = frame.nested.get(key)
@@ -228,6 +232,16 @@ class Session:
         if not running and measurement.broken_promise is not None:
             raise LeakError(measurement.broken_promise)
         return value
+
+    def _lines_above(self) -> int:
+        """Count the lines of the running cell above the one that calls us; 0 where that is not known."""
+        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the cell's is below ours
+        cells = self._cells.numbers()
+        while frame is not None:
+            if frame.f_code.co_filename in cells:
+                return frame.f_lineno - 1
+            frame = frame.f_back
+        return 0
 
     def running_sources(self) -> list[str]:
         """Return the running cells as they were typed, the user's first, then those that magics run within it."""

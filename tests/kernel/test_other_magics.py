@@ -136,6 +136,13 @@ def test_gpumem_inside_a_measured_cell_is_part_of_it(kernel):
     assert "8.00 KiB" in cell.report
 
 
+def test_a_statement_in_a_measured_cell_has_the_line_on_which_it_stands(kernel):
+    cell = kernel.run("%%gpumem\na = 1\n\n%gpumem x = torch.ones(4096)\nfor _ in range(2):\n    %gpumem y = x * 2")
+    assert "16.0 KiB   33%  line 4" in cell.report
+    assert "32.0 KiB   67%  line 6" in cell.report
+    assert "line 1" not in cell.report
+
+
 @pytest.mark.parametrize(
     ("source", "hint"),
     [
