@@ -41,7 +41,7 @@ _FOREIGN = (
     (b"PK\x03\x04", "a zip archive, perhaps a torch.save checkpoint"),
     (b"{", "JSON, perhaps a profiler trace"),
     (b"[", "text, perhaps JSON"),
-    (b"<", "HTML or XML, perhaps an exported report: only gpumem-magic diff reads those"),
+    (b"<", "HTML or XML, perhaps an exported report: only gpumem-magic diff and export read those"),
     (b"BZh", "bzip2: unpack it first"),
     (b"(\xb5/\xfd", "zstd: unpack it first"),
     (b"version https://git-lfs", "a Git LFS pointer: run git lfs pull"),
@@ -138,7 +138,10 @@ def _check_head(head: bytes) -> None:
     for magic, kind in _FOREIGN:
         if head.startswith(magic):
             raise SnapshotError(f"not a torch memory snapshot but {kind}")
-    raise SnapshotError("not a torch memory snapshot: the file does not begin like a pickle (protocols 2 to 5)")
+    raise SnapshotError(
+        "not a torch memory snapshot: the file does not begin like a pickle (protocols 2 to 5). "
+        "torch.cuda.memory._dump_snapshot writes one, and so does a report saved as .pickle"
+    )
 
 
 # What CPython's unpickler raises over damaged bytes; its documentation names these as examples only.
