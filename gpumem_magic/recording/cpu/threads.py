@@ -31,12 +31,16 @@ _HOSTS = frozenset(
         "zmq",
     }
 )
+# How ours are called: what has ended tells no more than its name.
+_OWN_NAMES = ("gpumem_magic", "gpumem-")
 # Waking up for nothing takes less.
 _WORK_NS = 2_000_000
 _MOST_NAMES = 3
 
 
 def _is_hosts(thread: threading.Thread) -> bool:
+    if thread.name.startswith(_OWN_NAMES):
+        return True
     work = getattr(thread, "_target", None)  # gone when it has ended
     modules = (type(thread).__module__, getattr(work, "__module__", None) or "")
     return any(module.partition(".")[0] in _HOSTS or module.startswith("_pydevd") for module in modules)

@@ -312,6 +312,17 @@ def test_tensors_of_other_threads_are_said_to_be_missing():
     assert told_of_threads(recording) == []
 
 
+def test_threads_of_ours_are_nobodys_also_once_they_have_ended():
+    def run():
+        thread = threading.Thread(target=lambda: None, name="gpumem_magic line marks")
+        thread.start()
+        thread.join()
+        return thread
+
+    recording, _ = record(run)
+    assert told_of_threads(recording) == []
+
+
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="other systems do not tell")
 def test_a_pool_from_before_counts_when_it_works():
     with ThreadPoolExecutor(1, thread_name_prefix="pool") as pool:
