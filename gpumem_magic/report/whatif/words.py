@@ -97,8 +97,9 @@ def conclusion(answer: Answer) -> str:
         )
     possible = peak - facts.live_peak
     if facts.live_peak >= _LIVE_SHARE * peak or not possible:
+        most = f"more than {format_bytes(possible)}" if possible > 0 else "anything"
         return (
-            f"no setting gives back more than {format_bytes(max(possible, 0))} of {format_bytes(peak)}: "
+            f"no setting gives back {most} of {format_bytes(peak)}: "
             f"{format_bytes(facts.live_peak)} are tensors in use at the peak"
         )
     tried = sum(1 for row in answer.rows if row.inert is None and not row.is_recorded)
@@ -351,6 +352,14 @@ def _row_html(answer: Answer, row: Row, scale: int) -> str:
     )
 
 
+def _coded(sentence: str) -> str:
+    """Return a sentence as HTML, settings between backticks as code."""
+    pieces = re.split(r"`([^`]+)`", sentence)
+    return "".join(
+        f'<code style="{_MONO}">{escape(piece)}</code>' if at % 2 else escape(piece) for at, piece in enumerate(pieces)
+    )
+
+
 def table_html(answer: Answer) -> str:
     """Return the answer as HTML that needs no script and keeps in an untrusted notebook."""
     facts = answer.facts
@@ -372,9 +381,9 @@ def table_html(answer: Answer) -> str:
         f"No setting can do with less than {format_bytes(facts.live_peak)} (in use at once); an arrangement of "
         f"{format_bytes(facts.packed_peak)} exists. {sure[0].upper()}{sure[1:]}."
     )
-    others = "".join(f"<div>⚠ {escape(line)}</div>" for line in cautions(answer) if line not in sure)
+    others = "".join(f"<div>⚠ {_coded(line)}</div>" for line in cautions(answer) if line not in sure)
     return (
-        f'<div><p style="margin:4px 0"><b>{escape(facts.device)}: {escape(conclusion(answer))}</b></p>'
+        f'<div><p style="margin:4px 0"><b>{escape(facts.device)}: {_coded(conclusion(answer))}</b></p>'
         f'<table style="border-collapse:collapse;margin:6px 0"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody>'
         f'</table>{paste}<p style="margin:4px 0;opacity:.8">{escape(bound)}</p>{others}</div>'
     )

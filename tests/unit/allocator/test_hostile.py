@@ -109,7 +109,7 @@ def test_a_run_that_ran_out_of_memory_is_told_how_to_ask_what_would_have_fitted(
     question = ["whatif", path, "--conf", "max_split_size_mb:128"]
     assert cli.main(question) == 0
     told = capsys.readouterr().out
-    assert told.startswith("cuda:0: no setting gives back more than 0 B of 4.00 GiB")
+    assert told.startswith("cuda:0: no setting gives back anything of 4.00 GiB: 4.00 GiB are tensors")
     assert told.endswith("  the recorded run ran out of memory: `--cap-gib 4` says which setting would have fitted\n")
     assert cli.main([*question, "--cap-gib", "4"]) == 0
     told = capsys.readouterr().out

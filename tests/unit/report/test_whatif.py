@@ -84,7 +84,17 @@ def test_a_gain_must_be_worth_it_in_the_whole_range():
     assert answer(row("a:1", 2 * GIB, inert="not replayed")).best is None
 
 
+def test_settings_stand_as_code_in_the_sentence_of_a_notebook():
+    shown = table_html(answer(row("<a>:1", 2 * GIB))).partition("<table")[0]
+    assert '<b>cuda:0: <code style="' in shown
+    assert '">&lt;a&gt;:1</code> would have reserved 2.00 GiB' in shown
+    assert "`" not in shown
+
+
 def test_no_setting_helps_when_live_tensors_are_the_peak():
+    assert conclusion(answer(row("a:1", 5 * GIB), live_peak=4 * GIB)) == (
+        "no setting gives back anything of 4.00 GiB: 4.00 GiB are tensors in use at the peak"
+    )
     assert conclusion(answer(row("a:1", 5 * GIB), live_peak=4 * GIB - 100 * MIB)) == (
         "no setting gives back more than 100 MiB of 4.00 GiB: 3.90 GiB are tensors in use at the peak"
     )
