@@ -129,7 +129,9 @@ def find(name: str) -> Report:
         raise BadUsageError(f"{name}: only {len(found)} of that name {'is' if len(found) == 1 else 'are'} still held")
     names = list(dict.fromkeys(report.title for report in reversed(_kept)))
     held = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
-    raise BadUsageError(f"{name} is neither a file nor a measured cell; " + (f"held are {held}" if held else "none is"))
+    if not held:
+        raise BadUsageError(f"{name} is no file, and no cell was measured yet: put %%gpumem on the first line of one")
+    raise BadUsageError(f"{name} is neither a file nor a measured cell; held are {held}")
 
 
 def _is_called(report: Report, name: str) -> bool:

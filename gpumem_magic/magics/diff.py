@@ -38,7 +38,10 @@ def _former() -> Report:
     """Find what the last report is best compared with: the run of the same cell before it, else the report before."""
     reports = _reports.kept()
     if len(reports) < 2:
-        raise BadUsageError("two measured cells are needed, or two names; so far there is " + str(len(reports)))
+        raise BadUsageError(
+            f"two measured runs are needed, and so far there is {len(reports) or 'none'}: "
+            "run a cell with %%gpumem on its first line, or name two files"
+        )
     newest = reports[-1].analysis.cell
     for report in reversed(reports[:-1]):
         cell = report.analysis.cell
@@ -79,8 +82,8 @@ class DiffMagics:
         found = options_of(self.gpumem_diff, line, "%gpumem_diff")
         names = [unquoted(name) for name in (found.a, found.b) if name is not None]
         try:
-            b = operand(names[1] if len(names) == 2 else "last") if names else _reports.find("last")
             a = operand(names[0]) if names else _former()
+            b = operand(names[1]) if len(names) == 2 else _reports.find("last")
             comparison = Comparison(a, b, max(0, found.top))
             if found.export is not None:
                 print(f"gpumem: wrote {shown_path(comparison.save(unquoted(found.export)))}")  # noqa: T201

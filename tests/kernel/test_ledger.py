@@ -78,6 +78,9 @@ def test_off_is_off_and_status_says_so(kernel):
 def test_the_ledger_tells_runs_of_a_cell_apart_and_who_holds_what(fresh_kernel):
     fresh_kernel.run(LOAD)
     assert "empty" in fresh_kernel.run("%gpumem_ledger").text()
+    # Nor is there anything to compare, which says what to do and names nothing that was not typed.
+    told = fresh_kernel.run("%gpumem_diff").text("stderr")
+    assert "so far there is none: run a cell with %%gpumem on its first line" in told
     fresh_kernel.run("%gpumem_auto on")
     source = "rows = []\nfor _ in range(4):\n    rows.append(torch.ones(1024, 256))"
     first = fresh_kernel.run(source)

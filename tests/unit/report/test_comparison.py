@@ -197,6 +197,8 @@ def named(report, title: str):
 
 @pytest.mark.usefixtures("shelf")
 def test_reports_are_found_by_label_and_age(mlp):
+    with pytest.raises(BadUsageError, match="nope is no file, and no cell was measured yet: put %%gpumem on"):
+        _reports.find("nope")
     runs = [named(mlp, title) for title in ("train", "other", "train")]
     for run in runs:
         _reports.keep(run)
