@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import types
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 __all__ = ["mentioned", "names_in_use"]
+
+# Magics at the head of another one's body, which IPython has not transformed.
+_MAGICS_ABOVE = re.compile(r"\A(?:\s*%%.*(?:\n|\Z))+")
 
 
 def mentioned(source: str) -> Iterator[str]:
@@ -26,7 +30,7 @@ def mentioned(source: str) -> Iterator[str]:
         elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "run_cell_magic":
             body = node.args[-1] if node.args else None
             if isinstance(body, ast.Constant) and isinstance(body.value, str) and "run_cell_magic" not in body.value:
-                yield from mentioned(body.value)
+                yield from mentioned(_MAGICS_ABOVE.sub("", body.value))
 
 
 def names_in_use(source: str, namespace: Mapping[str, object]) -> frozenset[str]:
