@@ -27,6 +27,7 @@ from gpumem_magic.recording.interrupts import (
     interrupt_between_imports,
     interrupt_deferred,
     press_again,
+    take_press_back,
 )
 from gpumem_magic.trace.collector import paused_collector
 
@@ -140,6 +141,8 @@ class Session:
         """End what the cell measured, and show it."""
         free_import_lock()  # an import of the cell's may have been interrupted
         frame = self._take(result)
+        # What was pressed for this cell must not stop the next one that somebody runs.
+        came_late = not self._frames and take_press_back()
         if frame is not None and (frame.native is not None or frame.nested):
             try:
                 # Snapshot and trace are hundreds of thousands of objects that a collection would only walk over.
@@ -147,8 +150,9 @@ class Session:
                     self._finish(frame, result)
             except KeyboardInterrupt:
                 print("gpumem: no report: interrupted while it was made; the cell itself had ended")  # noqa: T201
-                # IPython would let the cells behind this one run.
-                fail_cell(self._shell, result, KeyboardInterrupt("after the cell had ended"))
+                came_late = True
+        if came_late:  # IPython would let the cells behind this one run
+            fail_cell(self._shell, result, KeyboardInterrupt("after the cell had ended"))
         if self._closing is not None and self.is_idle:
             self._closing()
         else:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-__all__ = ["free_import_lock", "interrupt_between_imports", "interrupt_deferred", "press_again"]
+    from gpumem_magic.recording.ticker import Tick
+
+__all__ = ["free_import_lock", "interrupt_between_imports", "interrupt_deferred", "press_again", "take_press_back"]
 
 # How often and how long to look whether the user's code runs: IPython takes milliseconds to reach it, or more on a busy
 # machine. A cell that ended meanwhile needs no stopping.
@@ -24,8 +26,14 @@ _LOOK_SECONDS = 0.02
 _MOST_LOOKS = 250
 
 
+# The press that waits for the user's code, if any.
+_waiting: list[Tick] = []
+
+
 def press_again() -> None:
     """Press the stop button once the user's code runs, where a ``KeyboardInterrupt`` could not have reached it."""
+    if any(not tick.cancelled for tick in _waiting):
+        return  # one press stops the cell; a second one would meet its end
     looks = iter(range(_MOST_LOOKS))
 
     def press() -> bool:
@@ -34,7 +42,16 @@ def press_again() -> None:
             return False
         return next(looks, None) is not None
 
-    call_every(_LOOK_SECONDS, press, delay=_LOOK_SECONDS)
+    _waiting[:] = [call_every(_LOOK_SECONDS, press, delay=_LOOK_SECONDS)]
+
+
+def take_press_back() -> bool:
+    """Press no more, as the cell that was meant has ended; return whether a press was still waiting."""
+    waiting = [tick for tick in _waiting if not tick.cancelled]
+    _waiting.clear()
+    for tick in waiting:
+        tick.cancel()
+    return bool(waiting)
 
 
 def _runs_users_code() -> bool:

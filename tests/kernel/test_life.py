@@ -262,3 +262,12 @@ def test_the_button_ends_our_own_work_in_one_line_and_fails_the_cell(fresh_kerne
     assert len(cell.traceback.splitlines()) == 1
     assert fresh_kernel.run("Measurement.show = show\nx").result == "42"
     assert fresh_kernel.run("%%gpumem\nx").kinds == ["result", "report"]
+
+
+def test_a_press_that_came_too_late_fails_its_own_cell_and_not_the_next_one(kernel):
+    pressed = kernel.run(
+        "%%gpumem\nfrom gpumem_magic.recording import interrupts\na = torch.ones(1024)\ninterrupts.press_again()"
+    )
+    assert "KeyboardInterrupt" in pressed.kinds  # so that nothing behind it runs
+    following = kernel.run("import time\ntime.sleep(0.5)\n'all of it'")
+    assert following.kinds == ["result"]

@@ -180,6 +180,34 @@ cell("import time; time.sleep(0.2); print('the next cell ran')")
     assert told.splitlines() == ["the next cell ran"]
 
 
+def test_a_press_is_taken_back_when_its_cell_has_ended() -> None:
+    told = output_of(
+        """
+interrupts.press_again()
+interrupts.press_again()
+print(interrupts.take_press_back(), interrupts.take_press_back())
+cell("import time; time.sleep(0.2); print('the next cell ran')")
+"""
+    )
+    assert told.splitlines() == ["True False", "the next cell ran"]
+
+
+def test_two_presses_that_could_not_be_told_stop_a_cell_once() -> None:
+    told = output_of(
+        """
+interrupts.press_again()
+interrupts.press_again()
+try:
+    cell("import time; time.sleep(100)")
+except KeyboardInterrupt:
+    print("stopped")
+cell("import time; time.sleep(0.2); print('once')")
+print(interrupts.take_press_back())
+"""
+    )
+    assert told.splitlines() == ["stopped", "once", "False"]
+
+
 def test_an_interrupt_waits_for_the_end_of_an_import_and_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
