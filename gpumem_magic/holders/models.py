@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import gc
-import itertools
 import sys
 from typing import TYPE_CHECKING, Any
 
+from gpumem_magic.holders.census import census
 from gpumem_magic.holders.edges import own_attributes, type_name
 from gpumem_magic.holders.model import LiveModel
-from gpumem_magic.holders.tensors import family, loaded_torch
+from gpumem_magic.holders.tensors import loaded_torch
+from gpumem_magic.trace.collector import paused_collector
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,16 +24,14 @@ _MOST_MODULES = 10_000
 def live_models(torch: Torch) -> tuple[LiveModel, ...]:
     """Return every module that is no part of another one and has a parameter or buffer, the largest first.
 
-    One pass over all objects, in C; no object's own code runs. Empty where there are too many modules to look at.
+    No object's own code runs. Empty where there are too many modules to look at.
     """
     return _models(torch) or ()
 
 
 def _models(torch: Torch) -> tuple[LiveModel, ...] | None:
-    objects = gc.get_objects()
-    wanted = family(torch.module_type)
-    modules: list[Any] = list(itertools.compress(objects, map(wanted.__contains__, map(type, objects))))
-    del objects
+    with paused_collector():
+        modules = census.alive(torch)[0]
     if len(modules) > _MOST_MODULES:
         return None
     inner = {id(child) for module in modules for child in _registry(module, "_modules")}

@@ -133,7 +133,7 @@ class _Scan:
         self._budget = Budget(budget)
         self._walk = Walk(self._budget.part(_WALK_SHARE), torch)
         self._graph = GraphWalk(torch, self._budget)
-        self._is_quick = False
+        self._is_quick, self._wants_models = False, True
         self._found: dict[StorageKey, _Found] = {}
         self._graphs: dict[str, list[tuple[str, int]]] = {}
         self._foreign: dict[int, str] = {}
@@ -158,7 +158,7 @@ class _Scan:
 
     def quick_result(self, *, only_errors: bool) -> HolderScan:
         """Follow the notebook's names and nothing else."""
-        self._is_quick = not only_errors
+        self._is_quick, self._wants_models = True, only_errors
         self._keep_out_namespaces()
         names = [] if only_errors else [*self._local, *namespace_roots(self._shell)]
         self._walk.run([*names, *error_roots(self._shell)])
@@ -429,6 +429,7 @@ class _Scan:
             tuple(kept),
             witnesses,
             foreign=self._foreign,
-            models=() if self._is_quick else live_models(self._torch),
+            # Also not where there is nothing that one could hold: an error of hours ago must not cost each cell a look.
+            models=live_models(self._torch) if self._wants_models and storages else (),
             former={(key.device, key.address): entry.former for key, entry in self._found.items() if entry.former},
         )

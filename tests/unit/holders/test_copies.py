@@ -173,3 +173,22 @@ def test_models_too_many_to_look_at_are_not_counted_as_none(monkeypatch):
     monkeypatch.setattr(models, "_MOST_MODULES", 0)
     assert count_models("Lonely") is None
     assert kept is not None
+
+
+def test_an_error_of_hours_ago_that_holds_nothing_costs_no_look_at_all_objects(shell, monkeypatch):
+    looks = []
+    get_objects = gc.get_objects
+
+    def counted(generation=None):
+        if generation is None:
+            looks.append(1)
+        return get_objects(generation)
+
+    code = "import numpy\ndef work():\n    batch = numpy.ones(1000)\n    raise ValueError('bad')\nwork()"
+    fail(shell, code)
+    monkeypatch.setattr(gc, "get_objects", counted)
+    scan = who_holds(shell, budget=60, quick=True, only_errors=True)
+    assert (scan.storages, scan.models, looks) == ((), (), [])
+    fail(shell, f"{MODEL}\nnet = Net()\nnet(torch.ones(1024))")
+    scan = who_holds(shell, budget=60, quick=True, only_errors=True)
+    assert "Net" in {model.name for model in scan.models}
