@@ -15,7 +15,8 @@ from gpumem_magic._errors import LeakError, RecordingError
 from gpumem_magic.holders.roles import RoleBook
 from gpumem_magic.holders.suspended import locals_of
 from gpumem_magic.recording.devices import check_device
-from gpumem_magic.recording.model import Cell, Note
+from gpumem_magic.recording.interrupts import interrupt_deferred
+from gpumem_magic.recording.model import Cell, Note, Outcome
 from gpumem_magic.recording.notes import one_line
 from gpumem_magic.recording.options import RecordOptions
 from gpumem_magic.recording.outcome import classify
@@ -117,8 +118,20 @@ class record:  # noqa: N801 - used as a function: `with record():`
         self._names = caller.f_globals if caller is not None else {}
         if self._recorder is None:
             raise RecordingError("this recording has ended; make a new one with gpumem_magic.record()")
-        self._recorder.start()
+        try:
+            with interrupt_deferred():
+                self._recorder.start()
+        except KeyboardInterrupt:
+            # Nobody ends a block that was not entered.
+            with interrupt_deferred():
+                self._recorder.stop(self._cell(), Outcome.INTERRUPTED)
+            self._recorder = None
+            raise
         return self
+
+    def _cell(self) -> Cell:
+        source = "".join(linecache.getlines(self._file))
+        return Cell(execution_count=None, label=self._label, source=source, filenames=(self._file,))
 
     def _regions(self, torch: ModuleType) -> bool:
         from gpumem_magic.recording.cpu.regions import has_regions
@@ -131,15 +144,15 @@ class record:  # noqa: N801 - used as a function: `with record():`
         recorder, self._recorder = self._recorder, None
         if recorder is None:
             return
-        frame = self._frame()
-        if frame is not None:
-            self._names = {**self._names, **dict(locals_of(frame))}
         recorder.end()
-        source = "".join(linecache.getlines(self._file))
-        cell = Cell(execution_count=None, label=self._label, source=source, filenames=(self._file,))
+        frame = None
         try:
             with paused_collector():
-                recording = recorder.stop(cell, *classify(error))
+                with interrupt_deferred():
+                    frame = self._frame()
+                    if frame is not None:
+                        self._names = {**self._names, **dict(locals_of(frame))}
+                    recording = recorder.stop(self._cell(), *classify(error))
                 scan, note = self._holders(frame)
                 if note is not None:
                     recording = replace(recording, notes=(*recording.notes, Note("info", note)))

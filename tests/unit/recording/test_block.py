@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import signal
 import sys
 import weakref
 from collections import deque
@@ -161,3 +162,47 @@ def test_a_block_that_has_ended_keeps_nothing_of_its_function():
     recorded, witness = work()
     assert recorded.report is not None
     assert witness() is None
+
+
+@pytest.fixture
+def usual_handler():
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
+def nothing_is_left():
+    with gpumem_magic.record() as r:
+        kept = torch.empty(1024)
+    return r.report.devices[0].headline.stayed == kept.untyped_storage().nbytes()
+
+
+@pytest.mark.usefixtures("usual_handler")
+def test_an_interrupt_as_the_block_ends_leaves_nothing_running():
+    class PressingError(Exception):
+        def __str__(self):
+            signal.raise_signal(signal.SIGINT)
+            return "pressed"
+
+    with pytest.raises(KeyboardInterrupt), gpumem_magic.record():
+        raise PressingError
+    assert not torch._C._autograd._profiler_enabled()
+    assert nothing_is_left()
+
+
+@pytest.mark.usefixtures("usual_handler")
+def test_an_interrupt_as_the_block_begins_leaves_nothing_running(monkeypatch):
+    storage = torch.UntypedStorage
+
+    def pressing(size):
+        signal.raise_signal(signal.SIGINT)
+        return storage(size)
+
+    entered = []
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "UntypedStorage", pressing)
+        with pytest.raises(KeyboardInterrupt), gpumem_magic.record():
+            entered.append("block")
+    assert entered == []
+    assert not torch._C._autograd._profiler_enabled()
+    assert nothing_is_left()
