@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Run", "notebook_analysis"]
 
 _BETWEEN = "made outside measured cells"
-_CPU = "on the CPU a cell's own tensors are known only: what earlier cells left is not counted in later ones"
+_CPU = "on the CPU only a cell's own tensors are known: what earlier cells left is not counted in later ones"
 _HELD = "the record of that moment is not kept over cells"
 
 
