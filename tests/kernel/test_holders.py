@@ -110,7 +110,8 @@ def test_out_of_memory_on_the_cpu_because_of_what_out_keeps_and_the_way_back(fre
     )
     asks = "%%gpumem\nx = torch.empty(75 << 20)"  # 300 MiB
     cell = kernel.run(asks)
-    assert cell.kinds == ["RuntimeError", "report"], cell.text()
+    # Where memory is this short, a line may tell that something of ours had no room.
+    assert [kind for kind in cell.kinds if kind != "stdout"] == ["RuntimeError", "report"], cell.text()
     first = cell.report.splitlines()[0]
     assert "Out of memory at line 2 `x = torch.empty(75 << 20)`: it asked for 300 MiB" in first
     assert "was kept by accident, by the output history (Out[" in first
