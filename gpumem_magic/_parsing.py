@@ -3,9 +3,43 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
+from typing import NamedTuple
 
-__all__ = ["parse_quietly"]
+__all__ = ["Binding", "binding", "parse_quietly"]
+
+# The first of several lines, which alone is no Python: `model = Model(`.
+_BEGUN = re.compile(r"\s*([A-Za-z_]\w*)\s*(?::[^=]+)?=(?!=)")
+
+
+class Binding(NamedTuple):
+    """A line that binds one name; `is_from_itself` where the new value is made from the old one."""
+
+    name: str
+    is_from_itself: bool
+
+
+def binding(source: str) -> Binding | None:
+    """Return which name a line of source binds, or None when it does not bind one; it may be an unfinished line."""
+    try:
+        body = parse_quietly(source).body
+    except (SyntaxError, ValueError):
+        match = _BEGUN.match(source)
+        if match is None:
+            return None
+        return Binding(match[1], len(re.findall(rf"\b{match[1]}\b", source)) > 1)
+    statement = body[0] if len(body) == 1 else None
+    if isinstance(statement, ast.Assign):
+        target, value = statement.targets[0], statement.value
+    elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+        target, value = statement.target, statement.value
+    else:
+        return None
+    if not isinstance(target, ast.Name):
+        return None
+    used = any(isinstance(node, ast.Name) and node.id == target.id for node in ast.walk(value))
+    return Binding(target.id, used)
 
 
 def parse_quietly(source: str, flags: int = 0) -> ast.Module:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpumem_magic._format import format_bytes
-from gpumem_magic._parsing import parse_quietly
+from gpumem_magic._parsing import binding
 from gpumem_magic.analysis.categories.build import line_runs
 from gpumem_magic.analysis.place import place_text
 from gpumem_magic.recording.model import Note
@@ -40,8 +39,8 @@ def rebound_notes(recording: Recording, analysis: Analysis) -> tuple[Note, ...]:
 def _told(recording: Recording, trace: DeviceTrace, device: DeviceAnalysis) -> str | None:
     timeline, peak = device.timeline, device.timeline.peak_change if device.timeline.changes else -1
     group = None if device.peak_group is None else device.groups[device.peak_group]
-    name = None if group is None or group.kind != "line" else _bound_from_itself(group.source)
-    if group is None or name is None or peak < 0:
+    bound = None if group is None or group.kind != "line" else binding(group.source or "")
+    if group is None or bound is None or not bound.is_from_itself or peak < 0:
         return None
     alive = timeline.alive(peak) & (timeline.blocks > 0)
     mine = np.flatnonzero(alive & (timeline.group == device.peak_group))
@@ -63,20 +62,6 @@ def _told(recording: Recording, trace: DeviceTrace, device: DeviceAnalysis) -> s
     if not (came_before and falls):
         return None
     return (
-        f"at the peak both values of `{name}` are alive, 2 × {format_bytes(size)}: {place_text(group)} lets go of the "
+        f"at the peak both values of `{bound.name}` are alive, 2 × {format_bytes(size)}: {place_text(group)} lets go of the "
         "old one only when the new one is made"
     )
-
-
-def _bound_from_itself(source: str | None) -> str | None:
-    """Return the name that a line binds to something made from its old value."""
-    try:
-        body = parse_quietly(source or "").body
-    except (SyntaxError, ValueError):
-        return None
-    statement = body[0] if len(body) == 1 else None
-    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
-        return None
-    name = statement.targets[0].id
-    used = any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(statement.value))
-    return name if used else None

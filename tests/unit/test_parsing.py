@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from gpumem_magic._parsing import parse_quietly
+from gpumem_magic._parsing import Binding, binding, parse_quietly
 from gpumem_magic.analysis.leaks.loops import find_loops
 from gpumem_magic.holders.names import mentioned
 
@@ -27,3 +27,28 @@ def test_an_odd_escape_neither_warns_nor_hides_the_code(action):
 def test_what_is_no_python_is_still_told():
     with pytest.raises(SyntaxError):
         parse_quietly("for")
+
+
+@pytest.mark.parametrize(
+    ("line", "bound"),
+    [
+        ("z = layer(z)", Binding("z", is_from_itself=True)),
+        ("z: Tensor = layer(z)", Binding("z", is_from_itself=True)),
+        ("z = w = layer(z)", Binding("z", is_from_itself=True)),
+        ("model = Model()", Binding("model", is_from_itself=False)),
+        # The first of several lines.
+        ("model = Model(", Binding("model", is_from_itself=False)),
+        ("    model: Model = Model(", Binding("model", is_from_itself=False)),
+        ("z = layer(z,", Binding("z", is_from_itself=True)),
+        ("z += layer(z)", None),
+        ("z.data = layer(z)", None),
+        ("a, b = pair", None),
+        ("z: Tensor", None),
+        ("model(x)", None),
+        ("if z == (", None),
+        ("x = 1; y = 2", None),
+        ("", None),
+    ],
+)
+def test_which_name_a_line_binds_and_whether_from_its_old_value(line, bound):
+    assert binding(line) == bound

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gpumem_magic._parsing import parse_quietly
+from gpumem_magic._parsing import binding
 
 if TYPE_CHECKING:
     from gpumem_magic.analysis.model import Group
@@ -29,7 +28,6 @@ class Accident(NamedTuple):
     is_sure: bool = True
 
 
-_BINDING = re.compile(r"\s*([A-Za-z_]\w*)\s*(?::[^=]+)?=(?!=)")
 # What a name held before is worth a verdict from this share of all that was live: a loop that fills a cache binds its
 # variable anew as well, and there the old value is in the cache.
 _WORTH_TELLING = 0.1
@@ -95,20 +93,8 @@ def find_accidents(
 
 def _bound_anew(line: Group | None) -> str | None:
     """Return the name that a line binds to something that is made without it: ``model = Model()``."""
-    if line is None or line.source is None:
-        return None
-    try:
-        body = parse_quietly(line.source).body
-    except (SyntaxError, ValueError):
-        # The first of several lines: `model = Model(`.
-        match = _BINDING.match(line.source)
-        return match[1] if match and len(re.findall(rf"\b{match[1]}\b", line.source)) == 1 else None
-    statement = body[0] if len(body) == 1 else None
-    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
-        return None
-    name = statement.targets[0].id
-    used = any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(statement.value))
-    return None if used else name
+    bound = None if line is None or line.source is None else binding(line.source)
+    return None if bound is None or bound.is_from_itself else bound.name
 
 
 def _old_variables(key: str, state: OomState | None, holders: HolderScan, bound: str | None) -> list[Accident]:
