@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MagicLine",
     "Request",
+    "export_path",
     "find_magic_line",
     "options_of",
     "read_request",
@@ -176,7 +177,7 @@ def read_request(magic: Any, arguments: str, check: Callable[[RecordOptions], No
         check(options)
         return Request(
             record=options,
-            export=None if found.export is None else _export_path(unquoted(found.export)),
+            export=None if found.export is None else export_path(unquoted(found.export)),
             top=max(1, found.top),
             quiet=found.quiet,
             allowed_leak=None if found.assert_no_leak is None else _allowance(unquoted(found.assert_no_leak)),
@@ -221,7 +222,24 @@ def _names(given: Sequence[str], *, scratch: bool) -> tuple[str, ...]:
     return names
 
 
-def _export_path(given: str) -> Path:
+def export_path(given: str) -> Path:
+    """Read where a report shall be written, as far as can be judged before it is made.
+
+    Parameters
+    ----------
+    given
+        As it was typed, without quotes. A name without an ending gets ``.html``.
+
+    Returns
+    -------
+    pathlib.Path
+        Absolute.
+
+    Raises
+    ------
+    BadUsageError
+        It is a folder or no HTML file, its folder is not there, or it cannot be written.
+    """
     path = Path(given).expanduser()
     if path.is_dir():
         raise BadUsageError(f"--export: {path} is a folder; name a file in it, for example {path / 'report.html'}")

@@ -10,8 +10,8 @@ from IPython.core.magic_arguments import argument
 
 from gpumem_magic import _reports
 from gpumem_magic._errors import BadUsageError, GpumemError
-from gpumem_magic.magics.arguments import options_of, unquoted
-from gpumem_magic.magics.show import display
+from gpumem_magic.magics.arguments import export_path, options_of, unquoted
+from gpumem_magic.magics.show import display, written
 from gpumem_magic.magics.tools import as_magic
 
 if TYPE_CHECKING:
@@ -77,21 +77,21 @@ class DiffMagics:
         gpumem_magic. "train~1" is the run before the newest one called "train"; "last" is the newest report.
         """
         from gpumem_magic.report.comparison import Comparison
-        from gpumem_magic.report.files import shown_path
 
         found = options_of(self.gpumem_diff, line, "%gpumem_diff")
         names = [unquoted(name) for name in (found.a, found.b) if name is not None]
         try:
+            target = None if found.export is None else export_path(unquoted(found.export))
             a = operand(names[0]) if names else _former()
             b = operand(names[1]) if len(names) == 2 else _reports.find("last")
             comparison = Comparison(a, b, max(0, found.top))
-            if found.export is not None:
-                print(f"gpumem: wrote {shown_path(comparison.save(unquoted(found.export)))}")  # noqa: T201
         except BadUsageError as error:
             raise UsageError(f"%gpumem_diff: {error}") from None
         except GpumemError as error:
             print(f"gpumem: {error}")  # noqa: T201 - the magic's output
             return
+        if target is not None:
+            print(written(comparison, target))  # noqa: T201 - the magic's output
         display(comparison)
 
 

@@ -11,13 +11,14 @@ from gpumem_magic._errors import ExportError, GpumemError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
+    from pathlib import Path
 
     from gpumem_magic.magics.arguments import Request
     from gpumem_magic.report import Report
     from gpumem_magic.report.comparison import Comparison
     from gpumem_magic.report.reading import ExportedReport
 
-__all__ = ["display", "register", "show_report", "unregister"]
+__all__ = ["display", "register", "show_report", "unregister", "written"]
 
 # Named, not imported: numpy comes with them.
 _TYPES = (
@@ -65,6 +66,16 @@ def display(report: Report | Comparison | ExportedReport, cell_key: Hashable = N
     from gpumem_magic import widget
 
     publish_display_data(*widget.bundle(report, cell_key))
+
+
+def written(report: Report | Comparison, path: Path) -> str:
+    """Write a standalone file, and return the line that says where it lies, or why it could not be written."""
+    from gpumem_magic.report.files import shown_path
+
+    try:
+        return f"gpumem: wrote {shown_path(report.save(path))}"
+    except ExportError as error:
+        return f"gpumem: {error}"
 
 
 def show_report(report: Report, request: Request, cell_key: Hashable) -> None:

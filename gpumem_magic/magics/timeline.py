@@ -8,9 +8,9 @@ from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
 
 from gpumem_magic import _reports
-from gpumem_magic._errors import GpumemError
-from gpumem_magic.magics.arguments import options_of
-from gpumem_magic.magics.show import display
+from gpumem_magic._errors import BadUsageError
+from gpumem_magic.magics.arguments import export_path, options_of, unquoted
+from gpumem_magic.magics.show import display, written
 from gpumem_magic.magics.tools import as_magic
 
 if TYPE_CHECKING:
@@ -43,17 +43,16 @@ class TimelineMagics:
         found = options_of(self.gpumem_timeline, line, "%gpumem_timeline")
         if found.last is not None and found.last < 1:
             raise UsageError("%gpumem_timeline: --last must be at least 1")
+        try:
+            target = None if found.export is None else export_path(unquoted(found.export))
+        except BadUsageError as error:
+            raise UsageError(f"%gpumem_timeline: {error}") from None
         report = self._report(found.last)
         if report is None:
             print("gpumem: no measured cell has allocated anything yet; %gpumem_auto on measures every cell")  # noqa: T201
             return
-        if found.export is not None:
-            from gpumem_magic.report.files import shown_path
-
-            try:
-                print(f"gpumem: wrote {shown_path(report.save(found.export))}")  # noqa: T201 - the magic's output
-            except GpumemError as error:
-                print(f"gpumem: {error}")  # noqa: T201
+        if target is not None:
+            print(written(report, target))  # noqa: T201 - the magic's output
         display(report, _NAME)
 
     def _report(self, last: int | None) -> Report | None:

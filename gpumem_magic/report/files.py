@@ -53,6 +53,7 @@ def shown_path(written: Path) -> str:
 
 _PACKED = (".gz", ".xz")
 _PICKLES = (".pickle", ".pkl")
+_PAGES = (".html", ".htm")
 
 
 def is_snapshot_name(path: str | os.PathLike[str]) -> bool:
@@ -123,6 +124,12 @@ def write_new_snapshot(trace: Trace, path: str | os.PathLike[str]) -> Path:
     return target
 
 
+def _check_name(target: Path) -> None:
+    """Refuse a name that says something other than what the file will hold."""
+    if target.suffix.lower() not in _PAGES:
+        raise ExportError(f"a report is written as HTML: name a file that ends in .html, not {target.name}")
+
+
 def _check_target(target: Path) -> None:
     if not target.exists():
         if not target.parent.is_dir():
@@ -147,7 +154,7 @@ def write_report(data: bytes, path: str | os.PathLike[str], name: str) -> Path:
     data
         What `gpumem_magic.report.html.report_html` made.
     path
-        A file, or a folder (then `name` inside it), relative to the current one.
+        A file that ends in ``.html`` or ``.htm``, or a folder (then `name` inside it), relative to the current one.
     name
         File name for a folder.
 
@@ -159,12 +166,13 @@ def write_report(data: bytes, path: str | os.PathLike[str], name: str) -> Path:
     Raises
     ------
     ExportError
-        It cannot be written there, or a file that is not ours lies there.
+        It ends otherwise, it cannot be written there, or a file that is not ours lies there.
     """
     try:
         target = Path(path).expanduser()
         target = (target / name if target.is_dir() else target).absolute()
         _check_target(target)
+        _check_name(target)
         # A link stays a link: what it points to is replaced.
         real = target.resolve()
         handle, temporary = tempfile.mkstemp(dir=real.parent, prefix=".gpumem-", suffix=".tmp")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 
 def test_last_error_is_named_and_released(kernel):
     kernel.run("def train():\n    acts = torch.ones(200_000)\n    raise ValueError('x')\ntrain()")
@@ -80,6 +82,30 @@ def test_two_runs_are_compared_by_label_number_and_age(kernel):
     assert kernel.run("%gpumem_diff grow~1 grow").report == text
     assert kernel.run(f"%gpumem_diff {first} {second}").report == text
     assert "nope is neither a file nor a measured cell; held are grow" in kernel.run("%gpumem_diff nope").text("stderr")
+
+
+@pytest.mark.parametrize("magic", ["%gpumem_diff", "%gpumem_timeline"])
+def test_a_place_that_cannot_be_exported_to_is_named_before_anything_is_made(kernel, magic):
+    for _ in range(2):
+        kernel.run("%%gpumem --quiet\nkept = torch.ones(100_000)")
+    for place, message in (
+        ("x.txt", "--export writes HTML: name a file that ends in .html, not x.txt"),
+        ("'no such/x.html'", "; create it first"),
+        (".", "is a folder; name a file in it"),
+    ):
+        cell = kernel.run(f"{magic} --export {place}")
+        assert cell.kinds == ["stderr"], cell.kinds
+        (line,) = cell.text("stderr").splitlines()
+        assert line.startswith(f"UsageError: {magic}: --export")
+        assert message in line
+    # A file that is not ours is left alone, and what was asked for is shown all the same.
+    kernel.run("from pathlib import Path\n_ = Path('mine.html').write_text('mine')")
+    cell = kernel.run(f"{magic} --export mine.html")
+    assert cell.kinds == ["stdout", "report"]
+    assert "is not a gpumem report: choose another name" in cell.text()
+    cell = kernel.run(f"{magic} --export '{magic[1:]} 1'")
+    assert cell.kinds == ["stdout", "report"]
+    assert cell.text() == f"gpumem: wrote {magic[1:]} 1.html\n"
 
 
 def test_a_run_whose_report_learned_more_is_not_compared_with_itself(kernel):

@@ -19,6 +19,7 @@ from gpumem_magic.analysis.diff import compare, side_of
 from gpumem_magic.recording.model import Note
 from gpumem_magic.report import Report
 from gpumem_magic.report import html as html_module
+from gpumem_magic.report.comparison import Comparison
 from gpumem_magic.report.container import decode
 from gpumem_magic.report.files import default_name, shown_path
 from gpumem_magic.report.reading import is_report, read_report
@@ -204,6 +205,18 @@ def test_unwritable_places_are_one_line(tmp_path, monkeypatch, path, message):
 def test_a_special_file_is_refused():
     with pytest.raises(ExportError, match="not a regular file"):
         Report(make_documents.gap()).save("/dev/null")
+
+
+@pytest.mark.parametrize("name", ["x.txt", "x.json", "x.html.gz", "x"])
+def test_a_name_that_promises_something_else_is_refused(tmp_path, name):
+    report = Report(make_documents.gap())
+    message = f"a report is written as HTML: name a file that ends in .html, not {re.escape(name)}$"
+    with pytest.raises(ExportError, match=message):
+        report.save(tmp_path / name)
+    with pytest.raises(ExportError, match=message):
+        Comparison(report, report).save(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+    assert report.save(tmp_path / "X.HTM").read_bytes().startswith(html_module.MARKER)
 
 
 @pytest.mark.parametrize(
