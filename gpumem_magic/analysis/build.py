@@ -19,7 +19,7 @@ from gpumem_magic.analysis.lines import attribute
 from gpumem_magic.analysis.model import Analysis, Marker
 from gpumem_magic.analysis.pinned import with_pinned_lane
 from gpumem_magic.analysis.process import analyse_process
-from gpumem_magic.analysis.sentence import nothing_sentence, sentence
+from gpumem_magic.analysis.sentence import has_no_code, nothing_sentence, sentence
 from gpumem_magic.recording.model import Note, Outcome, SourceKind
 from gpumem_magic.trace.model import StackTable
 from gpumem_magic.trace.times import has_times, in_order, is_ordered
@@ -218,14 +218,18 @@ def analyse(recording: Recording, *, holders: HolderScan | None = None) -> Analy
     if drawable:
         # A device on which nothing moved is worth a tab only beside others, and never the first line.
         shown = tuple(sorted(shown, key=lambda device: not _moves(device)))
-        text = sentence([device for device in shown if _moves(device)], recording, oom)
-        if oom is None:
-            leaks = [leak for device in shown if device.growth is not None for leak in device.growth.leaks]
-            text = headline(leaks) + text
+        leaks = [leak for device in shown if device.growth is not None for leak in device.growth.leaks]
+        first = headline(leaks) if oom is None else ""
+        text = sentence([device for device in shown if _moves(device)], recording, oom, first=first)
     else:
         held = [reading.allocated for reading in recording.after if reading.allocated is not None]
         text = nothing_sentence(recording, sum(held) if held else None, oom)
-        sampled = None if oom is not None else analyse_process(recording, text)
+        if has_no_code(recording.cell):
+            # What else was learned of a cell that ran nothing is no news.
+            notes = [note for note in notes if note.level == "warning"]
+            sampled = None
+        else:
+            sampled = None if oom is not None else analyse_process(recording, text)
         if sampled is not None:
             text = sampled.sentence
             notes += sampled.notes

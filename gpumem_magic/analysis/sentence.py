@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumem_magic._format import format_bytes
-from gpumem_magic.analysis.place import place_text
+from gpumem_magic._format import format_bytes, visible
+from gpumem_magic.analysis.place import STATEMENT, place_text
 from gpumem_magic.recording.model import Outcome, SourceKind
 
 if TYPE_CHECKING:
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
     from gpumem_magic.analysis.model import DeviceAnalysis, Row
     from gpumem_magic.analysis.oom import OomVerdict
-    from gpumem_magic.recording.model import Recording
+    from gpumem_magic.recording.model import Cell, Recording
 
-__all__ = ["ending", "nothing_sentence", "place_text", "sentence"]
+__all__ = ["ending", "has_no_code", "nothing_sentence", "place_text", "sentence"]
 
 # Less unused reserve than this is how the allocator works, not news.
 _WORTH_NAMING = 256 * 1024 * 1024
@@ -57,7 +57,8 @@ def _stayed(device: DeviceAnalysis) -> str:
         return f"{format_bytes(change, signed=True)} over the cell" if change else "as much after as before"
     if headline.stayed == 0:
         return f"nothing stayed, {_freed(device)}" if headline.freed else "nothing stayed"
-    text = f"{format_bytes(headline.stayed)} stayed"
+    text = "all of it" if headline.stayed == headline.allocated_peak else format_bytes(headline.stayed)
+    text = f"{text} stayed"
     owner = _main_owner(device, device.stayed, headline.stayed)
     if owner:
         text += f" ({owner})"
@@ -77,7 +78,7 @@ def _peak_and_stayed(device: DeviceAnalysis, peak: str) -> list[str]:
         owner = f" (allocated at {here})"
         if peak.endswith(f" at {here}") and owner in stayed:
             if device.headline.stayed == device.headline.allocated_peak:
-                return [peak, "all of it stayed"]
+                return [peak, stayed.replace(owner, "", 1)]
             return [peak.removesuffix(f" at {here}"), stayed.replace(owner, f", both at {here}", 1)]
     return [peak, stayed] if stayed else [peak]
 
@@ -150,7 +151,22 @@ def _reserved(device: DeviceAnalysis) -> str:
     return f"reserved grew to {format_bytes(top)}, {top / peak:.1f}× the peak"
 
 
-def sentence(devices: Sequence[DeviceAnalysis], recording: Recording | None, oom: OomVerdict | None = None) -> str:
+def _named_once(first: str, text: str, devices: Sequence[DeviceAnalysis]) -> str:
+    """Return both, with a line's code quoted where it is named first; later in `text` it goes by its number."""
+    for group in (group for device in devices for group in device.groups if group.source):
+        place = place_text(group)
+        label = "the statement" if group.label == STATEMENT else visible(group.label)
+        if place in first:
+            text = text.replace(place, label)
+        elif text.count(place) > 1:
+            before, _, after = text.partition(place)
+            text = f"{before}{place}{after.replace(place, label)}"
+    return first + text
+
+
+def sentence(
+    devices: Sequence[DeviceAnalysis], recording: Recording | None, oom: OomVerdict | None = None, *, first: str = ""
+) -> str:
     """Write the sentence for what has something to show.
 
     Parameters
@@ -161,13 +177,15 @@ def sentence(devices: Sequence[DeviceAnalysis], recording: Recording | None, oom
         The cell's recording, or None for a file.
     oom
         Why memory ran out, or None.
+    first
+        What is said before it, with a blank at its end.
     """
     device = devices[0]
     headline = device.headline
     parts = [_peak(device, named=len(devices) > 1)]
     if oom is not None and not headline.allocated_peak:
         # The very first request failed, and there is nothing more to say.
-        return _failure(recording, oom).rstrip()
+        return _named_once(first, _failure(recording, oom).rstrip(), devices)
     if headline.allocated_peak is not None and headline.allocated_peak == headline.allocated_before and headline.freed:
         # Nothing went above the start: what was freed is the news.
         parts = [f"Freed {format_bytes(headline.freed)} from before"]
@@ -198,7 +216,13 @@ def sentence(devices: Sequence[DeviceAnalysis], recording: Recording | None, oom
         text += f"; {', '.join(others)}{more}"
     if recording is not None and recording.cell.runs > 1:
         text += f"; the body ran {recording.cell.runs:,} times"
-    return text + "."
+    return _named_once(first, f"{text}.", devices)
+
+
+def has_no_code(cell: Cell) -> bool:
+    """Tell whether a cell is its magic's line and nothing else but comments."""
+    lines = [line for line in map(str.strip, cell.source.splitlines()) if line and not line.startswith("#")]
+    return len(lines) == 1 and lines[0].startswith("%%gpumem")
 
 
 def nothing_sentence(recording: Recording, held: int | None, oom: OomVerdict | None = None) -> str:
@@ -214,8 +238,10 @@ def nothing_sentence(recording: Recording, held: int | None, oom: OomVerdict | N
         Why memory ran out, or None.
     """
     failure = _failure(recording, oom)
-    if recording.source is SourceKind.NONE:
-        reason = next((note.text for note in recording.notes), "")
+    if has_no_code(recording.cell):
+        text = "There is no code below %%gpumem"
+    elif recording.source is SourceKind.NONE:
+        reason = next((note.text for note in recording.notes if note.level == "warning"), "")
         text = f"Nothing to show: {reason}" if reason else "Nothing to show: torch was not used in this cell"
     elif recording.source is SourceKind.COUNTERS:
         text = "Allocated memory did not change, as far as counters tell"

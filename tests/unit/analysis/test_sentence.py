@@ -64,6 +64,23 @@ def test_a_line_that_only_came_last_is_not_all_that_is_said_of_the_peak():
     )
 
 
+def test_the_code_of_a_line_is_quoted_once():
+    story = Story()
+    most = story.alloc(300 * MIB)
+    story.alloc(60 * MIB)
+    story.alloc(40 * MIB)
+    last = story.alloc(MIB)
+    story.free(most)
+    story.free(last)
+    found = device(story, {0: here(2), 1: here(2), 2: here(1), 3: here(4)})
+    peak = "Peak 401 MiB at line 4 `loss.backward()` (90% allocated at line 2 `a = make()`)"
+    assert sentence([found], recording()) == f"{peak}, 100 MiB stayed (60% allocated at line 2)."
+    leak = "Leak: line 2 `a = make()` keeps 4.00 MiB more each iteration. "
+    assert sentence([found], recording(), first=leak) == (
+        f"{leak}{peak.replace(' `a = make()`', '')}, 100 MiB stayed (60% allocated at line 2)."
+    )
+
+
 def test_nothing_stayed():
     story = Story()
     story.free(story.alloc(MIB))
@@ -106,8 +123,8 @@ def test_several_owners_of_what_stayed():
     for size in (3, 2, 5):
         story.alloc(size * MIB)
     lines = {0: here(2), 1: here(3), 2: here(4)}
-    assert "10.0 MiB stayed (50% allocated at line 4 `loss.backward()`)" in sentence(
-        [device(story, lines)], recording()
+    assert sentence([device(story, lines)], recording()) == (
+        "Peak 10.0 MiB at line 4 `loss.backward()`, all of it stayed (50% allocated at line 4)."
     )
 
 
@@ -116,7 +133,7 @@ def test_the_largest_of_many_owners_is_not_called_most():
     for size in (3, 2, 2, 3, 3):
         story.alloc(size * MIB)
     lines = {0: here(2), 1: here(3), 2: here(1), 3: here(4), 4: here(5)}
-    assert "13.0 MiB stayed (23%, the largest part, allocated at line 2 `a = make()`)" in sentence(
+    assert "all of it stayed (23%, the largest part, allocated at line 2 `a = make()`)" in sentence(
         [device(story, lines)], recording()
     )
 
@@ -126,8 +143,9 @@ def test_rounding_does_not_hide_who_holds_a_small_tensor():
     big = story.alloc(MIB)
     story.alloc(4)
     story.free(big)
-    assert "512 B stayed (allocated at line 2 `a = make()`)" in sentence(
-        [device(story, {0: here(4), 1: here(2)})], recording()
+    assert sentence([device(story, {0: here(4), 1: here(2)})], recording()) == (
+        "Peak 1.00 MiB at line 2 `a = make()` (allocated at line 4 `loss.backward()`), "
+        "512 B stayed (allocated at line 2)."
     )
 
 
@@ -140,7 +158,7 @@ def test_out_of_memory_says_what_the_line_asked_for():
     assert text == (
         "Out of memory at line 4 `loss.backward()`: it asked for 100 MiB, and live tensors really hold 40.0 MiB of the "
         "card's 128 MiB, 100% of it from line 2 `a = make()`. "
-        "Peak 40.0 MiB at line 2 `a = make()`, all of it stayed."
+        "Peak 40.0 MiB at line 2, all of it stayed."
     )
 
 
@@ -262,9 +280,19 @@ def test_long_and_odd_source_is_shortened():
         ({"source": SourceKind.CPU}, None, "Nothing was allocated: no CPU tensor was made in this cell."),
         ({"source": SourceKind.NONE}, None, "Nothing to show: torch was not used in this cell."),
         (
-            {"source": SourceKind.NONE, "notes": (Note("info", "torch is not installed."),)},
+            {"source": SourceKind.NONE, "notes": (Note("info", "odd."), Note("warning", "starting failed."))},
             None,
-            "Nothing to show: torch is not installed.",
+            "Nothing to show: starting failed.",
+        ),
+        (
+            {"cell": replace(CELL, source="# mine\n%%gpumem --top 3\n\n  # nothing yet\n")},
+            MIB,
+            "There is no code below %%gpumem; 1.00 MiB is allocated, as before.",
+        ),
+        (
+            {"cell": replace(CELL, source="%%gpumem\nx = 1"), "source": SourceKind.NONE},
+            None,
+            "Nothing to show: torch was not used in this cell.",
         ),
         (
             {"outcome": Outcome.ERROR, "error": "NameError: x"},
