@@ -62,6 +62,6 @@ def _told(recording: Recording, trace: DeviceTrace, device: DeviceAnalysis) -> s
     if not (came_before and falls):
         return None
     return (
-        f"at the peak both values of `{bound.name}` are alive, 2 × {format_bytes(size)}: {place_text(group)} lets go of the "
-        "old one only when the new one is made"
+        f"at the peak both values of `{bound.name}` are alive, 2 × {format_bytes(size)}: {place_text(group)} lets go "
+        "of the old one only when the new one is made"
     )

@@ -12,10 +12,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpumem_magic.recording.model import Failure, ProcessMemory
+from gpumem_magic.recording.readings import cpu_reading
 from gpumem_magic.trace.frames import function_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from gpumem_magic.recording.model import DeviceReading
 
@@ -77,7 +78,7 @@ def describe_failure(error: BaseException | None) -> Failure | None:
     )
 
 
-def with_surroundings(failure: Failure, after: Iterable[DeviceReading], previous: str | None) -> Failure:
+def with_surroundings(failure: Failure, after: Sequence[DeviceReading], previous: str | None) -> Failure:
     """Add who is on the devices now, and which error was being kept when the code began.
 
     Parameters
@@ -89,7 +90,23 @@ def with_surroundings(failure: Failure, after: Iterable[DeviceReading], previous
     previous
         `last_error_name` before the code ran.
     """
-    return replace(failure, processes=tuple(_processes(after)), previous_error=previous)
+    return replace(failure, processes=tuple(_processes(after)), previous_error=previous, host=_host(after))
+
+
+def _host(after: Sequence[DeviceReading]) -> DeviceReading:
+    """Return what the host says, as an error of Python's own carries no numbers, with the limit of this process."""
+    read = next((reading for reading in after if reading.device == "cpu"), None)
+    return replace(read or cpu_reading(), limit=_address_space())
+
+
+def _address_space() -> int | None:
+    """Return the bytes that this process may address at most, None without such a limit."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    most = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if most == resource.RLIM_INFINITY else most
 
 
 def chain(error: BaseException | None, *, on_purpose: bool = False) -> Iterator[BaseException]:

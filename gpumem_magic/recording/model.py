@@ -305,6 +305,8 @@ class Failure:
         Who was on the devices right after it.
     previous_error
         Type of the error that the interpreter kept for inspection when the code began, or None.
+    host
+        The host right after it; its `DeviceReading.limit` is what this process may address.
     """
 
     text: str
@@ -313,6 +315,7 @@ class Failure:
     torch_version: str | None = None
     processes: tuple[ProcessMemory, ...] = ()
     previous_error: str | None = None
+    host: DeviceReading | None = None
 
 
 @dataclass(frozen=True)

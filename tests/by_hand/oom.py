@@ -43,6 +43,11 @@ class Heap:
         if recorded:
             self._event(Action.SEGMENT_ALLOC, address, size, stream=stream)
 
+    def release(self, address):
+        """Give an empty segment back to the driver."""
+        size, stream, _ = self.segments.pop(address)
+        self._event(Action.SEGMENT_FREE, address, size, stream=stream)
+
     def alloc(self, address, size, line, stream=0):
         self.blocks[address] = size
         self._event(Action.ALLOC, address, size, line, stream)
@@ -157,8 +162,8 @@ def kept_by(kind, path, device="cuda:0"):
     return HolderScan((Storage(device, 1 << 40, 60 * GIB, 1, (1,), "uint8", Category.OTHER, (holder,)),), 1, 0.0, None)
 
 
-def from_text(text, *, after=None, frames=((FILE, 4, "<module>"),)):
-    return cell(after=after, failure=Failure(text, frames=frames)).oom
+def from_text(text, *, after=None, frames=((FILE, 4, "<module>"),), host=None):
+    return cell(after=after, failure=Failure(text, frames=frames, host=host)).oom
 
 
 def cuda(tried, total, free, process, allocated, unallocated, more=""):  # noqa: PLR0917 - the text's order

@@ -68,3 +68,13 @@ def test_what_is_kept_by_accident_is_looked_for_and_named(kernel):
     # What Out holds lies on the CPU: it cannot have been in the card's way.
     assert "kept by accident" not in cell.report
     assert "live tensors really hold 38.0 GiB of the card's 38.6 GiB" in cell.report
+
+
+def test_pythons_own_error_without_torch_names_a_next_step(fresh_kernel):
+    fresh_kernel.run("%load_ext gpumem_magic")
+    cell = fresh_kernel.run("%%gpumem\nx = bytearray(1 << 60)")
+    assert cell.kinds == ["MemoryError", "report"]
+    told = "gpumem: Out of memory at line 2 `x = bytearray(1 << 60)`: its error names no size, and the machine had "
+    assert cell.report.startswith(told)
+    assert "  do: look at the size that this line asks for" in cell.report
+    assert "under %%gpumem" not in cell.report

@@ -19,6 +19,7 @@ __all__ = ["suggestions"]
 MIB = 1 << 20
 _SMALLER = "make this request smaller: a smaller batch, or the same work in chunks"
 _GROWING = "(not where tensors are shared by CUDA IPC or paused by sleep-mode tools; max_split_size_mb has no say then)"
+_HOST_RULES = "look at `ulimit -v`, the container's memory limit and /proc/sys/vm/overcommit_memory"
 _SAVE = (
     "hold less at once: a smaller batch, activation checkpointing, autocast, torch.no_grad() where nothing is trained"
 )
@@ -154,7 +155,7 @@ def _raise_limit(evidence: Evidence) -> list[str]:
 
 def _limit(evidence: Evidence) -> list[str]:
     if evidence.backend == "cpu":
-        return ["look at `ulimit -v`, the container's memory limit and /proc/sys/vm/overcommit_memory", _SMALLER]
+        return [_HOST_RULES, _SMALLER]
     raised = _raise_limit(evidence) or [
         "raise the limit: torch.cuda.set_per_process_memory_fraction(1.0), or per_process_memory_fraction if set"
     ]
@@ -216,6 +217,11 @@ def _unknown(evidence: Evidence) -> list[str]:
         return ["call torch.cuda.empty_cache() before this line, so that libraries find room", "run it under %%gpumem"]
     if evidence.worker is not None:
         return [f"run what {evidence.worker} does in this process (num_workers=0), where it is recorded", _SMALLER]
+    if evidence.backend == "cpu":
+        return [
+            "look at the size that this line asks for, and ask for less at once: chunks, or a smaller dtype",
+            _HOST_RULES,
+        ]
     return ["run it under %%gpumem, which records who holds what", "%gpumem_who names what is alive now"]
 
 

@@ -123,8 +123,9 @@ def diagnose(
     key = _key(message, device)
     reading = None
     if recording is not None:
-        after = [reading for reading in recording.after if reading.device == key]
-        reading = after[0] if after else None
+        host = failure.host if failure is not None else None
+        known = [*((host,) if host is not None else ()), *recording.after]
+        reading = next((one for one in known if one.device == key), None)
     if reading is not None and message is not None and message.worker is not None:
         # The other process's numbers are not these; how large the device is, is.
         reading = DeviceReading(key, 0, device_total=reading.device_total)

@@ -91,6 +91,8 @@ class OomState:
         Bytes from before the recording that were alive and were freed after the failure.
     addresses, is_old
         Addresses of what was alive in ascending order, and whether it was there before the recording.
+    reached
+        Most bytes that were reserved at any time of the recording.
     """
 
     event: int
@@ -114,6 +116,7 @@ class OomState:
     given_back: int
     addresses: NDArray[np.uint64] = field(repr=False, compare=False)
     is_old: NDArray[np.bool_] = field(repr=False, compare=False)
+    reached: int = 0
 
     @property
     def pinning(self) -> int:
@@ -192,6 +195,7 @@ def oom_state(
         given_back=int(lives.size[alive][old & later].sum()),
         addresses=lives.address[alive],
         is_old=old,
+        reached=int(history.reserved.max()),
     )
 
 

@@ -17,17 +17,19 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
+from gpumem_magic.analysis.oom.evidence import USUAL_OUTSIDE
+
 if TYPE_CHECKING:
     from gpumem_magic.analysis.oom.evidence import Evidence
 
 __all__ = ["Cause", "decide", "limit_was_in_the_way", "scattered"]
 
 MIB, GIB = 1 << 20, 1 << 30
-# A context with its kernels and libraries takes 0.3 to 0.9 GiB (0.5 GiB on an H200 with torch 2.11): no finding.
-USUAL_OUTSIDE = GIB
 # Free pieces below these shares of what is reserved are how any allocator looks that is full.
 _MATERIAL_FREE = 0.05
 _MATERIAL_REQUEST = 0.02
+# What something else took meanwhile is a finding from here on: kernels that are loaded late take some dozen MiB.
+_MATERIAL_TAKEN = 128 * MIB
 # A device is full when the driver has less than this left.
 _FULL = 0.02
 
@@ -118,6 +120,17 @@ def limit_was_in_the_way(evidence: Evidence) -> bool:
 
 
 def _who_fills(evidence: Evidence, short: int) -> Cause:
+    found = _who_holds(evidence, short)
+    taken = evidence.taken
+    if taken is None or taken < max(short, _MATERIAL_TAKEN) or found in {Cause.OTHERS, Cause.OUTSIDE}:
+        return found
+    # The readings came when it was over; the recording shows that torch had had room for it.
+    others, outside = evidence.others, evidence.outside
+    is_own = others is not None and outside is not None and outside.value - USUAL_OUTSIDE > others.value
+    return Cause.OUTSIDE if is_own else Cause.OTHERS
+
+
+def _who_holds(evidence: Evidence, short: int) -> Cause:
     others = evidence.others.value if evidence.others is not None else 0
     outside = max(evidence.outside.value - USUAL_OUTSIDE, 0) if evidence.outside is not None else 0
     if evidence.backend == "mps":
@@ -167,12 +180,12 @@ def _without_request(evidence: Evidence) -> Cause:
 
 def _on_host(evidence: Evidence) -> Cause:
     request, total, free = evidence.request, evidence.total, evidence.device_free
-    if request is None or total is None:
-        return Cause.UNKNOWN
-    if request.low > total.high:
+    if request is not None and total is not None and request.low > total.high:
         return Cause.REQUEST
-    if free is None:
+    if total is None or free is None:
         return Cause.UNKNOWN
+    if request is None:
+        return _without_size(evidence)
     kept = sum(accident.bytes for accident in evidence.accidents)
     short = max(request.value - free.value, 0)
     # A limit that the driver does not tell leaves no number of what was short: all of the request may have been.
@@ -183,3 +196,14 @@ def _on_host(evidence: Evidence) -> Cause:
     others = evidence.others.value if evidence.others is not None else 0
     own = evidence.process.value if evidence.process is not None else 0
     return Cause.OTHERS if others >= short and others > own else Cause.DEMAND
+
+
+def _without_size(evidence: Evidence) -> Cause:
+    """Judge a bare ``MemoryError``, which does not say how much was asked for."""
+    total, free, process = evidence.total, evidence.device_free, evidence.process
+    if total is not None and free is not None and free.value < _FULL * total.value:
+        others = evidence.others.value if evidence.others is not None else 0
+        return Cause.OTHERS if others > (process.value if process is not None else 0) else Cause.DEMAND
+    # With memory to spare, it was a limit, or more than the machine has: which of the two, only a limit that is set
+    # tells.
+    return Cause.UNKNOWN if evidence.limit is None else Cause.LIMIT

@@ -131,10 +131,13 @@ def _accident(evidence: Evidence) -> str:
 
 def _limit(evidence: Evidence) -> str:
     if evidence.backend == "cpu":
-        return (
-            f"{_asked(evidence)}, and the machine had {size_text(evidence.device_free)} free: a limit on this process "
-            "(ulimit -v, its container, the kernel's overcommit rule) refused it"
-        )
+        asked = f"{_asked(evidence)}, and" if evidence.request is not None else "its error names no size;"
+        which = "ulimit -v, its container, the kernel's overcommit rule"
+        if evidence.limit is not None:
+            which = f"ulimit -v lets it address {size_text(evidence.limit)}"
+        refused = "refused it" if evidence.request is not None else "is the likely reason"
+        free = size_text(evidence.device_free)
+        return f"{asked} the machine had {free} free: a limit on this process ({which}) {refused}"
     limit = f"the limit of this process, {size_text(evidence.limit)}," if evidence.limit else "a limit of this process"
     if evidence.kind == "rejected":
         return f"{_asked(evidence)}, which {limit} (memory fraction) does not allow; the driver was not asked"
@@ -150,13 +153,21 @@ def _limit(evidence: Evidence) -> str:
 
 def _others(evidence: Evidence) -> str:
     if evidence.backend == "cpu":
+        asked = _asked(evidence) if evidence.request is not None else "it found the machine full,"
         return (
-            f"{_asked(evidence)} with {size_text(evidence.device_free)} free; other processes hold "
+            f"{asked} with {size_text(evidence.device_free)} free; other processes hold "
             f"{size_text(evidence.others)} of the machine's {size_text(evidence.total)}, this one "
             f"{size_text(evidence.process)}"
         )
     asked = _asked(evidence) if evidence.request is not None else "the driver refused"
     whole = f" of the card's {size_text(evidence.total)}" if evidence.total else ""
+    state, taken = evidence.state, evidence.taken
+    if state is not None and taken is not None and (evidence.others is None or evidence.others.value < taken):
+        return (
+            f"{asked}, and the card was full although torch held only {format_bytes(state.reserved)} of the "
+            f"{format_bytes(state.reached)} that it had here at another time: something else had taken "
+            f"{format_bytes(taken)}, another process as a rule"
+        )
     if evidence.others is None:
         return (
             f"{asked}, and {size_text(evidence.unexplained)}{whole} is held by other processes or by libraries outside "
@@ -196,6 +207,12 @@ def _unknown(evidence: Evidence) -> str:
         return f"{who} reported it, past torch's allocator and without numbers{free}"
     if evidence.request is not None:
         return f"{_asked(evidence)}; the numbers at hand do not tell why it failed"
+    if evidence.backend == "cpu" and evidence.device_free is not None:
+        return (
+            f"its error names no size, and the machine had {size_text(evidence.device_free)} of "
+            f"{size_text(evidence.total)} free right after it: this line asked for more than that in one piece, or "
+            "the system refused it by a rule of its own"
+        )
     return "its error carries no numbers, and nothing was recorded"
 
 
@@ -268,6 +285,11 @@ def _device_numbers(evidence: Evidence) -> list[str]:
         parts.append(f"others and outside torch together {size_text(evidence.unexplained)}")
     if evidence.device_free is not None:
         parts.append(f"free {size_text(evidence.device_free)}")
+    if evidence.taken is not None and evidence.state is not None:
+        parts.append(
+            f"taken by something else since torch had {format_bytes(evidence.state.reached)} of it "
+            f"{format_bytes(evidence.taken)}"
+        )
     if evidence.limit is not None:
         parts.append(f"limit of this process {size_text(evidence.limit)}")
     elif limit_was_in_the_way(evidence) and evidence.reserved is not None and evidence.segment is not None:

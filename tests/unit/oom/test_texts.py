@@ -166,3 +166,52 @@ def test_any_combination_of_missing_numbers_gets_a_verdict(data):
     assert found.sentence.endswith(".")
     assert found.suggestions
     assert all("\n" not in line for line in found.lines())
+
+
+def host_only(text, *, process, used, limit=None):
+    """A failure without torch: nothing but its text and the host."""
+    host = DeviceReading("cpu", 0, process_used=process, device_used=used, device_total=32 * GIB, limit=limit)
+    return from_text(text, host=host)
+
+
+@pytest.mark.parametrize(
+    ("host", "cause", "words", "first"),
+    [
+        (
+            {"process": GIB, "used": 2 * GIB},
+            Cause.UNKNOWN,
+            "names no size, and the machine had 30.0 GiB of 32.0 GiB free right after it: this line asked for",
+            "look at the size that this line asks for",
+        ),
+        (
+            {"process": GIB, "used": 2 * GIB, "limit": 4 * GIB},
+            Cause.LIMIT,
+            "a limit on this process (ulimit -v lets it address 4.00 GiB) is the likely reason",
+            "look at `ulimit -v`",
+        ),
+        (
+            {"process": 30 * GIB, "used": 32 * GIB - 64 * MIB},
+            Cause.DEMAND,
+            "this process really holds 30.0 GiB of the machine's 32.0 GiB",
+            "make this request smaller",
+        ),
+        (
+            {"process": GIB, "used": 32 * GIB - 64 * MIB},
+            Cause.OTHERS,
+            "it found the machine full, with 64.0 MiB free; other processes hold 30.9 GiB",
+            "close what else runs on this machine",
+        ),
+    ],
+)
+def test_a_bare_memory_error_is_judged_by_the_host(host, cause, words, first):
+    found = host_only("MemoryError", **host)
+    assert found.cause is cause, found.sentence
+    assert words in found.sentence
+    assert found.suggestions[0].startswith(first)
+    assert not any("gpumem" in text for text in found.suggestions)
+
+
+def test_numpys_request_beyond_the_machine_needs_no_torch():
+    found = host_only("Unable to allocate 64.0 GiB for an array with shape (8589934592,)", process=GIB, used=2 * GIB)
+    assert found.cause is Cause.REQUEST
+    assert "more than the whole machine holds (32.0 GiB)" in found.sentence
