@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpumem_magic.holders.bounds import with_bounds
 from gpumem_magic.holders.copies import Duplicate, duplicate_text, duplicates
-from gpumem_magic.holders.forecast import FirstStep, first_step_text, first_steps
+from gpumem_magic.holders.forecast import FirstStep, ToldSteps, first_step_text, first_steps
 from gpumem_magic.holders.model import Bound, Category, Holder, HolderKind, HolderScan, LiveModel, Storage
 from gpumem_magic.holders.models import count_models
 from gpumem_magic.holders.release import Freed, release, release_text
@@ -24,6 +24,7 @@ __all__ = [
     "LiveModel",
     "Storage",
     "StorageWitness",
+    "ToldSteps",
     "count_models",
     "describe_scan",
     "duplicate_text",

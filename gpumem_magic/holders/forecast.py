@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumem_magic._format import format_bytes
@@ -11,9 +12,11 @@ from gpumem_magic.holders.edges import ancestors, module_name, type_name
 from gpumem_magic.holders.tensors import family, loaded_torch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gpumem_magic.holders.tensors import StorageKey, Torch
 
-__all__ = ["FirstStep", "first_step_text", "first_steps"]
+__all__ = ["FirstStep", "ToldSteps", "first_step_text", "first_steps"]
 
 _LEAST = 1 << 20
 # Tensors of a parameter's size that the first step makes for it, by the class of torch.optim (their `_init_group`);
@@ -29,12 +32,46 @@ _OPTIONS = {
 
 
 class FirstStep(NamedTuple):
-    """What the first step of one optimizer adds on a device: bytes, and as a multiple of what it trains."""
+    """What the first step of one optimizer adds on a device: bytes, and as a multiple of what it trains.
+
+    `of` leads to the optimizer for as long as that lives.
+    """
 
     optimizer: str
     device: str
     bytes: int
     times: float
+    of: weakref.ref[Any]
+
+
+class ToldSteps:
+    """Which forecasts were told, and in which cell: the same one under every cell that follows is noise.
+
+    Keeps no optimizer alive.
+    """
+
+    def __init__(self) -> None:
+        self._told: list[tuple[FirstStep, str]] = []
+
+    def news(self, steps: Iterable[FirstStep], cell_key: str) -> tuple[FirstStep, ...]:
+        """Return what no other cell has told, and take it as told; what the same cell told is replaced with its output.
+
+        Parameters
+        ----------
+        steps
+            The forecasts now.
+        cell_key
+            What runs of the cell have in common.
+        """
+        self._told = [told for told in self._told if told[0].of() is not None]
+        new = tuple(s for s in steps if all(key == cell_key or not _same(s, told) for told, key in self._told))
+        self._told += [(step, cell_key) for step in new]
+        return new
+
+
+def _same(one: FirstStep, other: FirstStep) -> bool:
+    # Weak references are compared by what they lead to, with its own code.
+    return one[:4] == other[:4] and one.of() is other.of()
 
 
 def first_steps() -> tuple[FirstStep, ...]:
@@ -79,7 +116,7 @@ def _forecast(optimizer: Any, torch: Torch) -> list[FirstStep]:
             trained[key.device] = trained.get(key.device, 0) + size
             added[key.device] = added.get(key.device, 0) + size * (_ALWAYS[name] + sum(more))
     return [
-        FirstStep(type_name(type(optimizer)), device, size, size / trained[device])
+        FirstStep(type_name(type(optimizer)), device, size, size / trained[device], weakref.ref(optimizer))
         for device, size in added.items()
         if size >= _LEAST
     ]

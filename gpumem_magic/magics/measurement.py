@@ -205,13 +205,14 @@ class Measurement:
         holders = self._holders(recording)
         from gpumem_magic.book.intake import text_key
 
-        left = leftover_notes(self._leftovers, holders, cell_id or text_key(recording.cell.source))
+        runs_key = cell_id or text_key(recording.cell.source)
+        left = leftover_notes(self._leftovers, holders, runs_key)
         recording = replace(recording, notes=(*recording.notes, *left, *_cut_short(holders)))
         report = _reports.build(recording, top=self.request.top, holders=holders)
-        report = self._judged(self._book(recording, report, cell_id, holders), recording, holders)
+        report = self._judged(self._book(recording, report, cell_id, holders), recording, holders, runs_key)
         show_report(self._cleared(recording, report), self.request, cell_key)
 
-    def _judged(self, report: Report, recording: Recording, holders: HolderScan | None) -> Report:
+    def _judged(self, report: Report, recording: Recording, holders: HolderScan | None, runs_key: str) -> Report:
         """Look more closely at a leak that nothing explains yet, and see whether the magic's line allows it."""
         from gpumem_magic.analysis.leaks import with_keepers
         from gpumem_magic.analysis.leaks.check import broken_promise, nothing_to_judge
@@ -225,7 +226,7 @@ class Measurement:
                 report = _replaced(report, replace(analysis, notes=notes))
         more: tuple[Note, ...]
         try:
-            more = remarks(recording, report.analysis, holders)
+            more = remarks(recording, report.analysis, holders, runs_key)
         except Exception as error:  # noqa: BLE001 - any object may be hostile; the numbers stand without remarks
             more = (Note("info", f"models and optimizers were not looked at ({one_line(error)})"),)
         if more:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from gpumem_magic.analysis.model import Analysis
     from gpumem_magic.book import Origin
-    from gpumem_magic.holders import HolderScan
+    from gpumem_magic.holders import HolderScan, ToldSteps
     from gpumem_magic.recording.model import DeviceReading, Recording
 
 __all__ = ["Leftover", "held_by_error", "leftover_notes", "outside_notes", "remarks"]
@@ -24,6 +24,12 @@ _LEAST = 1 << 20
 _OUTSIDE_LEAST = 64 << 20
 # What the frames of one error reach is found in milliseconds.
 _SECONDS = 0.05
+
+
+class _Told:
+    """What was told of already. One for the kernel."""
+
+    steps: ToldSteps | None = None
 
 
 class Leftover(NamedTuple):
@@ -116,7 +122,7 @@ def _text(device: str, found: Sequence[Leftover], cell_key: str) -> str:
     )
 
 
-def remarks(recording: Recording, analysis: Analysis, scan: HolderScan | None) -> tuple[Note, ...]:
+def remarks(recording: Recording, analysis: Analysis, scan: HolderScan | None, cell_key: str) -> tuple[Note, ...]:
     """Return what is worth saying of a report: values that were paid for twice, models, a first step to come.
 
     Parameters
@@ -125,10 +131,12 @@ def remarks(recording: Recording, analysis: Analysis, scan: HolderScan | None) -
         What was recorded and what it means.
     scan
         Who holds what after the cell; None where nobody looked.
+    cell_key
+        What runs of the cell have in common.
     """
     from gpumem_magic.analysis.rebound import rebound_notes
 
-    own = (*rebound_notes(recording, analysis), *_duplicate_notes(analysis, scan), *_forecast_notes(scan))
+    own = (*rebound_notes(recording, analysis), *_duplicate_notes(analysis, scan), *_forecast_notes(scan, cell_key))
     return (*own, *outside_notes(recording))
 
 
@@ -167,14 +175,17 @@ def _duplicate_notes(analysis: Analysis, scan: HolderScan | None) -> tuple[Note,
     return tuple(Note("info", duplicate_text(one)) for one in found if one.copy in filled)
 
 
-def _forecast_notes(scan: HolderScan | None) -> tuple[Note, ...]:
-    """Say what the first step of an optimizer will add, once there are gradients for it."""
+def _forecast_notes(scan: HolderScan | None, cell_key: str) -> tuple[Note, ...]:
+    """Say what the first step of an optimizer will add, once there are gradients for it, and not in each later cell."""
     if scan is None or not any(storage.category.name == "GRADIENT" for storage in scan.storages):
         return ()
-    from gpumem_magic.holders import first_step_text, first_steps
+    from gpumem_magic.holders import ToldSteps, first_step_text, first_steps
 
+    if _Told.steps is None:
+        _Told.steps = ToldSteps()
+    news = _Told.steps.news(first_steps(), cell_key)
     # An optimizer of a former run that waits for the collector says the same.
-    return tuple(Note("info", text) for text in dict.fromkeys(map(first_step_text, first_steps())))
+    return tuple(Note("info", text) for text in dict.fromkeys(map(first_step_text, news)))
 
 
 def _root(path: str) -> str:

@@ -53,6 +53,7 @@ def test_the_first_step_is_forecast_once_there_are_gradients(kernel):
     told = "the first step of Adam will add 8.01 MiB of state on cpu: 2.0 × the parameters that it trains, once"
     assert told not in kernel.run("%%gpumem\nloss = wide(torch.ones(8, 1024)).sum()").report
     assert told in kernel.run("%%gpumem\nloss.backward()").report
+    assert told not in kernel.run("%%gpumem\nother = torch.ones(1024, 1024)").report
     stepped = kernel.run("%%gpumem\nfirst.step()").report
     assert "the first step of" not in stepped
     assert "Peak 16.0 MiB" in stepped or "8.01 MiB stayed" in stepped

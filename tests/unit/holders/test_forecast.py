@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpumem_magic.holders import first_step_text, first_steps  # noqa: E402
+from gpumem_magic.holders import ToldSteps, first_step_text, first_steps  # noqa: E402
 
 WIDTH = 1024
 PARAMETERS = (WIDTH + 1) * WIDTH * 4  # bytes
@@ -86,3 +86,23 @@ def test_an_optimizer_whose_parts_are_of_other_kinds_is_left_out_and_the_others_
     with_words.param_groups[0]["params"] = ["weight", "bias"]
     assert [(step.optimizer, step.bytes) for step in first_steps()] == [("Adam", 2 * PARAMETERS)]
     assert plain.param_groups
+
+
+def test_a_forecast_is_told_in_one_cell_until_something_changes():
+    model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, WIDTH))
+    optimizer = torch.optim.Adam(model.parameters())
+    model[1](torch.ones(1, WIDTH)).sum().backward()
+    told = ToldSteps()
+    sizes = lambda cell: [step.bytes for step in told.news(first_steps(), cell)]  # noqa: E731
+    assert sizes("backward") == [2 * PARAMETERS]
+    assert sizes("later") == []
+    assert sizes("backward") == [2 * PARAMETERS]  # its former output is gone
+    model(torch.ones(1, WIDTH)).sum().backward()  # the other layer has a gradient now
+    assert sizes("both") == [4 * PARAMETERS]
+    assert sizes("later") == []
+    del optimizer
+    gc.collect()
+    again = torch.optim.Adam(model.parameters())
+    assert sizes("later") == [4 * PARAMETERS]
+    again.step()
+    assert sizes("later") == []
