@@ -47,8 +47,8 @@ function themeButton(host: HTMLElement, view: View): HTMLButtonElement {
   const button = document.createElement('button');
   button.type = 'button';
   button.style.cssText =
-    'float:inline-end;font:12px system-ui,sans-serif;padding:2px 8px;cursor:pointer;background:none;color:inherit;' +
-    'border:1px solid currentColor;border-radius:5px';
+    'float:inline-end;margin-inline-start:12px;font:12px system-ui,sans-serif;padding:2px 8px;cursor:pointer;' +
+    'background:none;color:inherit;border:1px solid currentColor;border-radius:5px';
   const label = (): void => {
     button.textContent = `theme: ${storedTheme()}`;
   };

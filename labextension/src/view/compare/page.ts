@@ -261,7 +261,6 @@ export class ComparePage implements Page {
         swatch.style.background = colour;
         return h('li', { class: 'entry' }, swatch, bdi(label), detail === null ? null : bdi(` ${detail}`, 'code'));
       }),
-      lines.length === 0 ? null : h('li', { class: 'sep', 'aria-hidden': 'true' }),
       ...lines
     );
   }
@@ -269,7 +268,7 @@ export class ComparePage implements Page {
   /** Each line hides and comes back in both pictures. */
   #lines(colours: Colours): HTMLElement[] {
     const names = new Set(this.#halves.flatMap(({ session }) => session.lines.map(line => line.name)));
-    return [...names].map(name => {
+    return [...names].map((name, k) => {
       const sessions = this.#halves.map(({ session }) => session);
       const shown = !sessions.some(session => session.hiddenLines.has(name));
       const element = button(
@@ -281,7 +280,7 @@ export class ComparePage implements Page {
         { 'aria-pressed': String(shown), title: `${LINE_HELP[name]}. Click: hide or show in both.` }
       );
       element.append(stroke(name, colours), h('span', { class: 'text' }, name));
-      return h('li', {}, element);
+      return h('li', { class: k === 0 ? 'apart' : null }, element);
     });
   }
 }

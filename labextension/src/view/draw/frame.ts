@@ -4,6 +4,7 @@ import { decimalTicks } from '../axis/ticks';
 import type { Viewport } from '../axis/viewport';
 import type { CellSpan, Marker } from '../document';
 import { formatBytes, formatCount, formatDuration, formatMoment } from '../format';
+import { LABEL_PX, type Labels, plate, plateOf } from './labels';
 import { type Layout, REGION_ROW_PX } from './layout';
 import type { Colours } from './palette';
 import { FONT, type Pen, type Rect } from './pen';
@@ -156,20 +157,6 @@ function drawFold(
   pen.restore();
 }
 
-/** Centred text on a plate of background. */
-function plate(pen: Pen, text: string, x: number, y: number, colours: Colours): void {
-  pen.font = FONT;
-  pen.textAlign = 'center';
-  pen.textBaseline = 'middle';
-  const width = pen.measureText(text).width + 8;
-  pen.fillStyle = colours.background;
-  pen.globalAlpha = 0.88;
-  pen.fillRect(x - width / 2, y - 8, width, 16);
-  pen.globalAlpha = 1;
-  pen.fillStyle = colours.muted;
-  pen.fillText(text, x, y);
-}
-
 /** `record_function` regions as bars above the plot, nested ones below their parents. */
 export function drawRegions(
   pen: Pen,
@@ -218,8 +205,9 @@ export function drawRegions(
   pen.restore();
 }
 
-/** Middle of the markers' names under the plot's top. */
-export const MARKER_LABEL_PX = 18;
+/** Middle of the markers' names under the plot's top, and in how many rows a grave one may stand. */
+const MARKER_LABEL_PX = 18;
+const MARKER_ROWS = 3;
 /** Markers of little weight closer than this are drawn once. */
 const MARKER_PX = 6;
 
@@ -241,6 +229,7 @@ export function drawMarkers(
   viewport: Viewport,
   markers: readonly Marker[],
   startUs: number,
+  labels: Labels,
   colours: Colours
 ): void {
   const { plot } = layout;
@@ -269,12 +258,31 @@ export function drawMarkers(
     pen.closePath();
     pen.fill();
     if (!grave && x < free) continue;
-    const text = MARKER_GLYPH[marker.kind];
-    pen.font = FONT;
-    const half = pen.measureText(text).width / 2 + 4;
-    const middle = Math.min(Math.max(x, plot.x + half), plot.x + plot.width - half);
-    if (middle - half < free) continue;
-    plate(pen, text, middle, plot.y + MARKER_LABEL_PX, { ...colours, muted: grave ? colours.danger : colours.muted });
-    free = middle + half + 4;
+    free = nameMarker(pen, plot, marker.kind, x, free, labels, colours);
   }
+}
+
+/** Write a marker's name where there is room right of `free`, and return from where on the next one may stand. */
+function nameMarker(
+  pen: Pen,
+  plot: Rect,
+  kind: Marker['kind'],
+  x: number,
+  free: number,
+  labels: Labels,
+  colours: Colours
+): number {
+  const text = MARKER_GLYPH[kind];
+  const grave = isGrave(kind);
+  const { width } = plateOf(pen, text, 0, 0);
+  const left = Math.min(Math.max(x - width / 2, plot.x), plot.x + plot.width - width);
+  if (left < free) return free;
+  const places = Array.from({ length: grave ? MARKER_ROWS : 1 }, (_, row) =>
+    plateOf(pen, text, left, plot.y + MARKER_LABEL_PX + row * LABEL_PX)
+  );
+  // What ended the cell is named even where nothing is free.
+  const at = labels.place(places) ?? (grave ? (places[0] as Rect) : null);
+  if (at === null) return free;
+  plate(pen, text, at, grave ? colours.danger : colours.muted, colours);
+  return left + width + 4;
 }

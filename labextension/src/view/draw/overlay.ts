@@ -1,9 +1,8 @@
 /** The layer that follows the mouse: cursor, selected moment, range and allocation. Redrawn alone, it costs nothing. */
 
 import type { Single } from '../model/singles';
-import { MARKER_LABEL_PX } from './frame';
 import type { Colours } from './palette';
-import { FONT, type Pen } from './pen';
+import type { Pen } from './pen';
 import type { Frame } from './picture';
 import { trace } from './singles';
 
@@ -15,9 +14,6 @@ export interface OverlayState {
   /** Life of the selected allocation along the axis, for when it is too small to have an outline. */
   hereLife: readonly [number, number] | null;
   range: { fromU: number; toU: number } | null;
-  peakU: number | null;
-  /** Names of markers stand along the top. */
-  marked: boolean;
 }
 
 export function drawOverlay(pen: Pen, frame: Frame, state: OverlayState, colours: Colours): void {
@@ -28,7 +24,6 @@ export function drawOverlay(pen: Pen, frame: Frame, state: OverlayState, colours
   pen.clip();
   if (state.range !== null) drawRange(pen, frame, state.range, colours);
   const xOf = (u: number): number => plot.x + frame.viewport.pxOfU(u, plot.width);
-  if (state.peakU !== null) drawPeak(pen, frame, xOf(state.peakU), state.marked, colours);
   if (state.hereU !== null) {
     const x = Math.round(xOf(state.hereU)) + 0.5;
     upright(pen, x, plot.y, plot.height + 6, colours.accent, 1.5);
@@ -67,34 +62,6 @@ function drawRange(pen: Pen, frame: Frame, range: { fromU: number; toU: number }
   pen.globalAlpha = 1;
   upright(pen, left, plot.y, plot.height, colours.accent, 1.5);
   upright(pen, right, plot.y, plot.height, colours.accent, 1.5);
-}
-
-function drawPeak(pen: Pen, frame: Frame, x: number, marked: boolean, colours: Colours): void {
-  const { plot } = frame.layout;
-  const column = Math.min(
-    frame.columns.count - 1,
-    Math.max(0, Math.floor(((x - plot.x) / plot.width) * frame.columns.count))
-  );
-  const y = frame.scale.y(frame.columns.high[column] as number);
-  pen.font = FONT;
-  pen.textBaseline = 'middle';
-  const text = 'peak';
-  const width = pen.measureText(text).width;
-  const leftSide = x + width + 14 > plot.x + plot.width;
-  const labelY = Math.max(plot.y + (marked ? MARKER_LABEL_PX + 16 : 8), y - 4);
-  pen.fillStyle = colours.background;
-  pen.globalAlpha = 0.8;
-  pen.fillRect(leftSide ? x - width - 11 : x + 5, labelY - 8, width + 6, 15);
-  pen.globalAlpha = 1;
-  pen.fillStyle = colours.foreground;
-  pen.textAlign = leftSide ? 'right' : 'left';
-  pen.fillText(text, leftSide ? x - 8 : x + 8, labelY);
-  pen.beginPath();
-  pen.moveTo(x, y);
-  pen.lineTo(x - 4, y - 7);
-  pen.lineTo(x + 4, y - 7);
-  pen.closePath();
-  pen.fill();
 }
 
 function upright(pen: Pen, x: number, y: number, height: number, colour: string, width: number): void {

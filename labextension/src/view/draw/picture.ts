@@ -8,10 +8,12 @@ import type { Curves } from '../model/curves';
 import type { LiveIndex } from '../model/live';
 import { findSingles, type Single } from '../model/singles';
 import { drawGrid, drawMarkers, drawRegions, drawRuler, type PlacedRegion } from './frame';
+import { Labels, plate, plateOf } from './labels';
 import { type Layout, layOut } from './layout';
 import { drawLine, type Line, mostInView } from './lines';
 import type { Colours, LineName } from './palette';
-import { FONT, type Pen } from './pen';
+import { drawPeak, peakPoint, peakSign } from './peak';
+import type { Pen } from './pen';
 import { Scale } from './scale';
 import { drawSingles, LEAST_HEIGHT_PX } from './singles';
 import { drawStack } from './stack';
@@ -24,6 +26,8 @@ export interface Scene {
   regions: readonly PlacedRegion[];
   regionRows: number;
   markers: readonly Marker[];
+  /** The peak's place along the axis; null where it is not known, or other sums than all are on show. */
+  peakU: number | null;
   startUs: number;
   log: boolean;
   /** Sums of all allocations are on show, so that the exact envelope applies. */
@@ -76,8 +80,12 @@ export function drawPicture(pen: Pen, width: number, height: number, scene: Scen
   pen.restore();
   drawRegions(pen, layout, viewport, scene.regions, colours);
   drawRuler(pen, layout, viewport, colours);
-  drawAbove(pen, layout, above, colours);
-  drawMarkers(pen, layout, viewport, scene.markers, scene.startUs, colours);
+  const labels = new Labels(plot);
+  const peak = scene.peakU === null ? null : peakPoint(scene.peakU, plot, viewport, columns, scale);
+  if (peak !== null) labels.take(peakSign(peak));
+  drawAbove(pen, layout, above, labels, colours);
+  drawMarkers(pen, layout, viewport, scene.markers, scene.startUs, labels, colours);
+  if (peak !== null) drawPeak(pen, plot, peak, labels, colours);
   return { layout, scale, columns, viewport, curves, singles, above };
 }
 
@@ -108,18 +116,13 @@ function outlines(scene: Scene, scale: Scale, height: number): Single[] | null {
 }
 
 /** What lies above the top is named there, with its value, so that its absence is no riddle. */
-function drawAbove(pen: Pen, layout: Layout, above: readonly Line[], colours: Colours): void {
+function drawAbove(pen: Pen, layout: Layout, above: readonly Line[], labels: Labels, colours: Colours): void {
   if (above.length === 0) return;
   const { plot } = layout;
-  pen.font = FONT;
-  pen.textAlign = 'left';
-  pen.textBaseline = 'middle';
   const label = `↑ ${above.map(line => `${line.name} ${formatBytes(line.most)}`).join(' · ')}`;
-  // On the left, where memory has not yet grown and the fewest markers are.
-  pen.fillStyle = colours.background;
-  pen.globalAlpha = 0.88;
-  pen.fillRect(plot.x + 1, plot.y + 1, pen.measureText(label).width + 8, 16);
-  pen.globalAlpha = 1;
-  pen.fillStyle = colours.muted;
-  pen.fillText(label, plot.x + 5, plot.y + 9);
+  // On the left, where memory has not yet grown and the fewest markers are, unless the peak is there.
+  const left = plateOf(pen, label, plot.x + 1, plot.y + 9);
+  const at = labels.place([left, { ...left, x: plot.x + plot.width - left.width - 1 }]) ?? left;
+  labels.take(at);
+  plate(pen, label, at, colours.muted, colours);
 }

@@ -23,11 +23,15 @@ const line = (value: number): Line => ({
   most: value
 });
 
-function frame(axis: Axis, zoom: number, more: Partial<Scene> = {}): { drawn: Frame; svg: string } {
+function frame(
+  axis: Axis,
+  zoom: number,
+  more: Partial<Scene> = {},
+  pen = new SvgPen(900, 320)
+): { drawn: Frame; svg: string } {
   const viewport = new Viewport(axis).zoom(zoom, 0.5);
-  const pen = new SvgPen(900, 320);
   const region = { name: '<b> & "шаг"', fromUs: 0, toUs: recording.spanUs, row: 0, cell: null };
-  const drawn = drawPicture(pen, 900, 320, {
+  const drawn = drawPicture(pen, pen.width, pen.height, {
     curves: new Curves(recording, banding),
     live: new LiveIndex(recording),
     viewport,
@@ -35,6 +39,7 @@ function frame(axis: Axis, zoom: number, more: Partial<Scene> = {}): { drawn: Fr
     regions: [region],
     regionRows: 1,
     markers: [{ timeUs: recording.device.startUs + 50, kind: 'oom', text: 'x' }],
+    peakU: null,
     startUs: recording.device.startUs,
     log: false,
     unfiltered: true,
@@ -87,4 +92,35 @@ test.each([1, 1e3, 1e9])('no two ticks of a zoom of %i have one name', zoom => {
   const ticks = [...svg.matchAll(/>(\d[\d.]* (?:µs|ms|s))</g)].map(match => match[1]);
   expect(ticks.length).toBeGreaterThan(0);
   expect(new Set(ticks).size).toBe(ticks.length);
+});
+
+/** Notes where the names within the plot stand: they are the centred ones that are not the ruler's. */
+class NamesPen extends SvgPen {
+  readonly names: { text: string; left: number; right: number; y: number }[] = [];
+
+  override fillText(text: string, x: number, y: number): void {
+    const half = this.measureText(text).width / 2;
+    if (/peak|exception|reserved/.test(text)) this.names.push({ text, left: x - half, right: x + half, y });
+    super.fillText(text, x, y);
+  }
+}
+
+test.each([320, 900])('in %i pixels no name of peak, error or line stands on another, wherever the peak is', width => {
+  const lines = [line(frame(time, 1).drawn.columns.most * 40)];
+  for (let k = 0; k <= 40; k++) {
+    const us = (recording.spanUs * k) / 40;
+    const pen = new NamesPen(width, 240);
+    const markers = [{ timeUs: recording.device.startUs + us, kind: 'exception' as const, text: 'x' }];
+    frame(time, 1, { lines, markers, peakU: time.uOfUs(us) }, pen);
+    expect(pen.names.map(name => name.text.slice(0, 6)).sort()).toEqual(['except', 'peak', '↑ rese']);
+    for (const a of pen.names)
+      for (const b of pen.names)
+        if (a !== b) expect(a.right <= b.left || b.right <= a.left || Math.abs(a.y - b.y) >= 12).toBe(true);
+  }
+});
+
+test('a saved picture marks the peak', () => {
+  const names = (peakU: number | null): number => frame(time, 1, { peakU }).svg.split('>peak<').length - 1;
+  expect(names(time.uOfUs(recording.spanUs / 2))).toBe(1);
+  expect(names(null)).toBe(0);
 });

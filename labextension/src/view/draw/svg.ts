@@ -25,8 +25,8 @@ export class SvgPen implements Pen {
   font = '11px sans-serif';
   textAlign: CanvasTextAlign = 'left';
   textBaseline: CanvasTextBaseline = 'alphabetic';
-  readonly #width: number;
-  readonly #height: number;
+  readonly width: number;
+  readonly height: number;
   readonly #out: string[] = [];
   readonly #stack: State[] = [];
   #path = '';
@@ -35,8 +35,8 @@ export class SvgPen implements Pen {
   #clipCount = 0;
 
   constructor(width: number, height: number) {
-    this.#width = width;
-    this.#height = height;
+    this.width = width;
+    this.height = height;
   }
 
   beginPath(): void {
@@ -132,7 +132,7 @@ export class SvgPen implements Pen {
   }
 
   toString(): string {
-    const size = `width="${this.#width}" height="${this.#height}" viewBox="0 0 ${this.#width} ${this.#height}"`;
+    const size = `width="${this.width}" height="${this.height}" viewBox="0 0 ${this.width} ${this.height}"`;
     return `<svg xmlns="http://www.w3.org/2000/svg" ${size} font-family="system-ui, sans-serif" font-size="11">${this.#out.join('')}</svg>`;
   }
 

@@ -32,8 +32,9 @@ export class Legend {
       this.element,
       // The stack reads from its top down, so does the legend.
       ...[...bands].reverse().map(band => h('li', {}, this.#band(band, colours))),
-      this.#session.lines.length === 0 ? null : h('li', { class: 'sep', 'aria-hidden': 'true' }),
-      ...this.#session.lines.map(line => h('li', {}, this.#line(line, colours, above.includes(line))))
+      ...this.#session.lines.map((line, k) =>
+        h('li', { class: k === 0 ? 'apart' : null }, this.#line(line, colours, above.includes(line)))
+      )
     );
   }
 

@@ -120,6 +120,7 @@ export class PictureView {
       regions: session.regions,
       regionRows: session.regionRows,
       markers: active.recording.device.markers,
+      peakU: session.unfiltered ? peakU(session) : null,
       startUs: session.source.recording.device.startUs,
       log: session.log,
       unfiltered: session.unfiltered,
@@ -184,9 +185,7 @@ export class PictureView {
         hereU: here === null ? null : uOfMoment(session, here.moment, here.us),
         hereLifetime: here?.lifetime ?? null,
         hereLife: here === null || here.lifetime === null ? null : session.lifeOf(here.lifetime, here.source),
-        range: this.#draftRange() ?? session.range,
-        peakU: session.unfiltered ? peakU(session) : null,
-        marked: session.active().recording.device.markers.length > 0
+        range: this.#draftRange() ?? session.range
       },
       this.#colours
     );

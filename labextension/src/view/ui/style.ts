@@ -98,7 +98,11 @@ export const STYLE = `
 .gm .legend button[aria-pressed="false"] { opacity: .5; text-decoration: line-through; }
 .legend .text { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 .legend .code { color: var(--gm-muted); }
-.legend .sep { width: 1px; background: var(--gm-border); margin: 3px 4px; }
+/* A rule between bands and lines, which is clipped away where the lines begin a row. */
+.legend { clip-path: inset(-2px -2px -2px 0); }
+.gm .legend button:focus-visible { outline-offset: -2px; }
+.legend .apart { position: relative; }
+.legend .apart::before { content: ""; position: absolute; inset-inline-start: -3px; top: 3px; bottom: 3px; width: 1px; background: var(--gm-border); }
 .swatch { flex: none; width: 11px; height: 11px; border-radius: 3px; display: inline-block; border: 1px solid rgb(128 128 128 / .35); }
 .stroke { flex: none; width: 20px; height: 10px; display: inline-block; }
 

@@ -35,6 +35,9 @@ export interface ExtraTab {
 
 let nextId = 0;
 
+/** What was sampled has no blocks. */
+const blocksText = (count: number): string => (count === 0 ? '' : formatCount(count));
+
 /** Owner → "held by losses[0] and 2 more". */
 export function holderTexts(held: readonly Held[]): Map<number, string> {
   const paths = new Map<number, string[]>();
@@ -248,11 +251,7 @@ export class Tables {
       heads: ['bytes', 'share', 'blocks'],
       rows: rows.map(row => ({
         ...this.#where(row.group),
-        cells: [
-          bytesCell(row.bytes, true),
-          { text: formatShare(row.bytes, total) },
-          { text: row.blocks === 0 ? '' : formatCount(row.blocks) }
-        ],
+        cells: [bytesCell(row.bytes, true), { text: formatShare(row.bytes, total) }, { text: blocksText(row.blocks) }],
         bar: most > 0 ? row.bytes / most : 0
       })),
       total: {
@@ -260,7 +259,7 @@ export class Tables {
         cells: [
           bytesCell(total),
           { text: total > 0 ? '100 %' : '' },
-          { text: formatCount(rows.reduce((sum, row) => sum + row.blocks, 0)) }
+          { text: blocksText(rows.reduce((sum, row) => sum + row.blocks, 0)) }
         ]
       }
     };
