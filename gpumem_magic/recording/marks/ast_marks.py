@@ -389,7 +389,7 @@ class AstMarks:
                 self._numbers[number] = found
         log = self._logs.get(get_ident()) or self._logs.setdefault(get_ident(), ThreadLog(get_ident()))
         if log.count >= BLOCK:
-            is_too_often = not self._pace.spend_block(time_ns())
+            is_too_often = not self._pace.spend(BLOCK, time_ns())
             # The older half may still belong to what came before the loop.
             recent = set(log.spots[BLOCK // 2 :]) if is_too_often else set()
             log.flush(max(4 * BLOCK, self._max_marks // len(self._logs)))

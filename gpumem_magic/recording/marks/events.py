@@ -1,5 +1,9 @@
 """What ``sys.monitoring``'s events do while every line is marked.
 
+Those of the thread that runs the cell are written on a tape (`tape`), and become marks when a stack is asked for that
+they change: here, whenever an event comes that does not fit (`_thread`), and at the end. Those of other threads become
+marks at once.
+
 At the interpreter's recursion limit there is no room for it. The error that says so is the cell's, not ours: the mark
 is lost, and the next event of other code reads the stack anew.
 """
@@ -11,13 +15,19 @@ from _thread import get_ident
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gpumem_magic.recording.marks.pace import Pace
-from gpumem_magic.recording.marks.stacks import STALE, Stacks, monitoring
+from gpumem_magic.recording.marks.stacks import LEAST_BASE, NO_ROOM, STALE, Stacks, monitoring
 from gpumem_magic.recording.marks.store import BLOCK
+from gpumem_magic.recording.marks.tape import LEAVE, LONG, SHORT, Slow, make_tape
 
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Callable
     from types import CodeType, FrameType
+
+    from numpy.typing import NDArray
 
     from gpumem_magic.recording.marks.quiet import Hot
     from gpumem_magic.recording.marks.stacks import NotebookCode, ThreadStack
@@ -33,6 +43,17 @@ class Events(Stacks):
         self._max_marks = max_marks
         self._pace = Pace(time_ns(), progress)
         self._hot: Hot | None = None  # what runs too often to be marked line by line
+        self._is_too_often = False  # which the next mark is to find out
+        self._own = get_ident()
+        slow = Slow(self._line, self._start, self._resumed, self._leave, self._unwind, self._may_go_on)
+        self._tape = make_tape(
+            self._own,
+            codes=self._codes,
+            numbers=self._heard,
+            resumes=self._resumes,
+            files=self._files,
+            slow=slow,
+        )
 
     def _fail(self, error: Exception) -> None:
         """Give up marking; the cell goes on."""
@@ -42,98 +63,84 @@ class Events(Stacks):
         """Stop hearing what `thread` has been doing lately."""
         raise NotImplementedError
 
+    def _limit(self) -> int:
+        return max(4 * BLOCK, self._max_marks // max(1, len(self._threads)))
+
+    def _thread(self, ident: int) -> ThreadStack:
+        thread = super()._thread(ident)
+        if ident == self._own:
+            self._settle(thread)
+        return thread
+
+    def _settle(self, thread: ThreadStack | None = None) -> None:
+        """Make the stack of the thread that runs the cell what its events so far say."""
+        times, what = self._tape.take()
+        if times:
+            thread = thread or super()._thread(self._own)
+            thread.flush(self._limit())
+            thread.extend(*self._replay(thread, times, what), self._limit())
+
+    def _may_go_on(self, written: int) -> int:
+        try:
+            if self._tape.size() > self._limit() // 2:
+                self._settle()
+            if self._pace.spend(written, time_ns()):
+                return LONG if self._pace.affords(2 * LONG) else SHORT
+            self._is_too_often = True
+        except Exception as error:  # noqa: BLE001 - becomes a note
+            self._fail(error)
+        return 0
+
     def _write(self, thread: ThreadStack, spot: int) -> None:
         if thread.count >= BLOCK:
-            is_too_often = self._hot is None and not self._pace.spend_block(time_ns())
-            recent = {*thread.spots, spot} if is_too_often else set()
-            thread.flush(max(4 * BLOCK, self._max_marks // len(self._threads)))
-            if is_too_often:
-                self._go_quiet(thread, recent)
+            self._is_too_often |= self._hot is None and not self._pace.spend(BLOCK, time_ns())
+            thread.flush(self._limit())
+        if self._is_too_often:
+            self._is_too_often = False
+            if self._hot is None:
+                self._go_quiet(thread, {*thread.latest(BLOCK), spot})
                 spot = thread.spot
         count = thread.count
         thread.times[count] = time_ns()
         thread.spots[count] = spot
         thread.count = count + 1
 
-    # What is called a hundred times and more in a training step: closures, because their names are found faster than
-    # attributes. Each does the common case only, and leaves all others to a method: a thread, a line or a caller that
-    # is new, and a block of marks that is full.
+    def _replay(
+        self, thread: ThreadStack, times: array[int], what: array[int]
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+        """Move `thread` through what the tape says; return times and spots of the marks."""
+        kinds = np.frombuffer(what, np.intc).astype(np.int64)
+        # What a line becomes a spot by, and how many lines of that there are, one after the other.
+        bases, lengths, done = [], [], 0
+        for turn in [*np.flatnonzero(kinds <= LEAVE).tolist(), len(kinds)]:
+            if turn > done:
+                bases.append(thread.base)
+                lengths.append(turn - done)
+                thread.spot = self._spot(thread.base, what[turn - 1])
+            if turn == len(kinds):
+                break
+            if what[turn] == LEAVE:
+                thread.leave()
+                base = thread.spot
+            else:
+                info = self._numbered[what[turn]]
+                base = self._base(info, thread.spot)
+                thread.enter(info, base, thread.spot, 0)
+            bases.append(base)
+            lengths.append(1)
+            done = turn + 1
+        base_of = np.repeat(np.array(bases, np.int64), lengths)
+        # Without room for its lines a function counts as the spot that calls it.
+        spots = np.where(base_of < LEAST_BASE, base_of - NO_ROOM, base_of + kinds)
+        kept = kinds >= LEAVE
+        return np.frombuffer(times, np.int64)[kept], spots[kept].astype(np.uint32)
 
-    def _quick_line(self) -> Callable[[CodeType, int], Any]:
-        threads, slowly, getframe = self._threads, self._line, sys._getframe
+    # Events of other threads, of new code, and what does not fit.
 
-        def on_line(code: CodeType, line: int) -> Any:
-            try:
-                thread = threads[get_ident()]
-                if thread.code is code:
-                    thread.spot = spot = thread.base + line
-                    count = thread.count
-                    thread.times[count] = time_ns()
-                    thread.spots[count] = spot
-                    # Last, so that an interrupt in between loses a mark and mixes up none.
-                    thread.count = count + 1
-                    return None
-            except LookupError:
-                pass
-            try:
-                return slowly(code, line, getframe(1))
-            except RecursionError:
-                return None
-
-        return on_line
-
-    def _quick_start(self) -> Callable[[CodeType, int], Any]:
-        threads, heard, files = self._threads, self._heard, self._files
-        slowly, getframe, disable = self._start, sys._getframe, monitoring.DISABLE
-
-        def on_start(code: CodeType, offset: int) -> Any:
-            del offset
-            key = id(code)
-            if key in heard:
-                try:
-                    thread = threads[get_ident()]
-                    if thread.frame != STALE:
-                        base = heard[key][thread.spot]
-                        thread.below = (thread.code, thread.base, thread.spot, thread.frame, thread.below)
-                        thread.code = code
-                        thread.base = base
-                        thread.frame = 0
-                        return None
-                except LookupError:
-                    pass
-            # All of a library's code that runs comes by once in each cell: without an exception, half the time.
-            elif files.get(code.co_filename) is False:
-                return disable
-            try:
-                return slowly(code, getframe(1))
-            except RecursionError:
-                return None
-
-        return on_start
-
-    def _quick_leave(self) -> Callable[[CodeType, int, object], Any]:
-        threads, slowly, getframe = self._threads, self._leave, sys._getframe
-
-        def on_leave(code: CodeType, offset: int, value: object) -> Any:
-            del offset, value
-            try:
-                thread = threads[get_ident()]
-                below = thread.below
-                if thread.code is code and below is not None:
-                    count = thread.count
-                    thread.times[count] = time_ns()
-                    thread.spots[count] = below[2]
-                    thread.code, thread.base, thread.spot, thread.frame, thread.below = below
-                    thread.count = count + 1
-                    return None
-            except LookupError:
-                pass
-            try:
-                return slowly(code, getframe(1))
-            except RecursionError:
-                return None
-
-        return on_leave
+    def _go_on(self, thread: ThreadStack) -> None:
+        """Let the tape go on from here, once all is as it should be."""
+        if thread.ident == self._own and self._hot is None and not self._is_too_often:
+            self._tape.load(thread)
 
     def _line(self, code: CodeType, line: int, frame: FrameType) -> None:
         try:
@@ -145,6 +152,7 @@ class Events(Stacks):
                 self._read_stack(thread, frame)
             thread.spot = self._spot(thread.base, line)
             self._write(thread, thread.spot)
+            self._go_on(thread)
         except RecursionError:
             pass
         except Exception as error:  # noqa: BLE001 - becomes a note
@@ -155,7 +163,7 @@ class Events(Stacks):
             info = self._codes.get(id(code)) or self._find(code)
             if info is None:
                 return monitoring.DISABLE
-            self._enter(info, frame)
+            self._go_on(self._enter(info, frame))
         except RecursionError:
             pass
         except Exception as error:  # noqa: BLE001 - becomes a note
@@ -170,12 +178,13 @@ class Events(Stacks):
         thread.enter(info, self._base(info, thread.spot), thread.spot, id(frame))
         return thread
 
-    def _on_resume(self, code: CodeType, offset: int) -> Any:
+    def _resumed(self, code: CodeType, offset: int, frame: FrameType) -> Any:
         try:
             info = self._codes.get(id(code)) or self._find(code)
             if info is None:
                 return monitoring.DISABLE
-            self._resume(info, offset, sys._getframe(1))
+            self._resumes[id(code), offset] = info.line_at(offset)
+            self._resume(info, offset, frame)
         except RecursionError:
             pass
         except Exception as error:  # noqa: BLE001 - becomes a note
@@ -187,6 +196,7 @@ class Events(Stacks):
         thread = self._enter(info, frame)
         thread.spot = self._spot(thread.base, info.line_at(offset))
         self._write(thread, thread.spot)
+        self._go_on(thread)
 
     def _on_throw(self, code: CodeType, offset: int, error: BaseException) -> Any:
         del error
@@ -208,15 +218,12 @@ class Events(Stacks):
                 self._write(thread, thread.spot)
             thread.leave()
             self._write(thread, thread.spot)
+            self._go_on(thread)
         except RecursionError:
             pass
         except Exception as error:  # noqa: BLE001 - becomes a note
             self._fail(error)
 
-    def _on_unwind(self, code: CodeType, offset: int, error: BaseException) -> Any:
-        del offset, error
-        try:
-            if id(code) in self._codes:
-                self._leave(code, sys._getframe(1))
-        except RecursionError:
-            pass
+    def _unwind(self, code: CodeType, frame: FrameType) -> None:
+        if id(code) in self._codes:
+            self._leave(code, frame)

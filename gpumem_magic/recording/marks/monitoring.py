@@ -74,7 +74,6 @@ class MonitoringMarks(QuietEvents):
     def _begin(self) -> None:
         events = monitoring.events
         self._local = events.LINE | events.PY_RETURN | events.PY_YIELD
-        self._on_line, self._on_start, self._on_leave = self._quick_line(), self._quick_start(), self._quick_leave()
         self._listen()
         monitoring.set_events(self._tool, events.PY_START | events.PY_RESUME | events.PY_UNWIND | events.PY_THROW)
         frame = None
@@ -85,6 +84,7 @@ class MonitoringMarks(QuietEvents):
                 self._read_stack(thread, frame)
                 if thread.spot != NOWHERE:
                     self._write(thread, thread.spot)
+                self._go_on(thread)
         except Exception as error:  # noqa: BLE001 - becomes a note
             self._fail(error)
         finally:
@@ -92,15 +92,15 @@ class MonitoringMarks(QuietEvents):
             del frame
 
     def _listen(self) -> None:
-        events, quiet = monitoring.events, self._hot is not None
+        events, tape, quiet = monitoring.events, self._tape, self._hot is not None
         for event, loud_one, quiet_one in (
-            (events.LINE, self._on_line, self._quiet_line),
-            (events.PY_START, self._on_start, self._quiet_start),
-            (events.PY_RESUME, self._on_resume, self._quiet_resume),
+            (events.LINE, tape.on_line, self._quiet_line),
+            (events.PY_START, tape.on_start, self._quiet_start),
+            (events.PY_RESUME, tape.on_resume, self._quiet_resume),
             (events.PY_THROW, self._on_throw, self._quiet_throw),
-            (events.PY_RETURN, self._on_leave, self._quiet_leave),
-            (events.PY_YIELD, self._on_leave, self._quiet_leave),
-            (events.PY_UNWIND, self._on_unwind, self._quiet_unwind),
+            (events.PY_RETURN, tape.on_leave, self._quiet_leave),
+            (events.PY_YIELD, tape.on_leave, self._quiet_leave),
+            (events.PY_UNWIND, tape.on_unwind, self._quiet_unwind),
         ):
             monitoring.register_callback(self._tool, event, quiet_one if quiet else loud_one)
 
@@ -137,11 +137,13 @@ class MonitoringMarks(QuietEvents):
                 self._looks.join(1)
             if not watched:
                 return None
+            self._settle()
             self._marks = build_marks(list(self._threads.values()), self._spots, has_functions=True)
         except Exception as error:  # noqa: BLE001 - becomes a note
             self._fail(error)
         self._codes.clear()
         self._heard.clear()
+        self._numbered.clear()
         self._muted.clear()
         self._raced.clear()
         self._threads.clear()

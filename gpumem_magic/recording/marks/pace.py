@@ -48,11 +48,11 @@ class Pace:
         self._marks = min(_CAPACITY, self._marks + seconds * _PER_SECOND)
         self._wakes = [min(_WAKES, wakes + seconds * _WAKES_PER_SECOND) for wakes in self._wakes]
 
-    def spend_block(self, now_ns: int) -> bool:
-        """Pay for one block of marks; return whether the next one may be written."""
+    def spend(self, marks: int, now_ns: int) -> bool:
+        """Pay for a block of marks; return whether the next one may be written."""
         self._fill(now_ns)
-        self._marks -= BLOCK
-        self._since_check += BLOCK
+        self._marks -= marks
+        self._since_check += marks
         if self._marks >= 0:
             return True
         if self._progress is not None:
@@ -62,6 +62,10 @@ class Pace:
             self._allocations = allocations
         self._since_check = 0
         return self._marks >= 0
+
+    def affords(self, marks: int) -> bool:
+        """Return whether so many marks could be paid for at once."""
+        return self._marks >= marks
 
     def spend_wake(self, now_ns: int, *, is_end: bool = False) -> bool:
         """Pay for looking closely again; return whether that is affordable. One block of marks is included.

@@ -44,6 +44,7 @@ class QuietEvents(Events):
     def _go_quiet(self, thread: ThreadStack, recent: set[int]) -> None:
         """Stop hearing what `thread` has been doing lately."""
         hot = self._hot = summarise(recent, self._spots, self._recursive)
+        self._settle()
         thread.stay(hot.spot)
         for other in list(self._threads.values()):
             if other is thread:
@@ -62,6 +63,7 @@ class QuietEvents(Events):
     def _wake(self) -> None:
         """Hear everything again."""
         self._hot = None
+        self._settle()
         self._listen()
         self._raced, self._muted = self._muted, []
         self._unmute(self._raced)
@@ -144,7 +146,7 @@ class QuietEvents(Events):
                 return monitoring.DISABLE
             if hot is not None and (hot.hears_nothing_of(info.key) or not self._is_news(frame)):
                 info.deaf = True
-                self._heard.pop(id(code), None)
+                self._heard.pop(id(code), None)  # `_resumes` too then counts for nothing
                 return monitoring.DISABLE
             if resumes:
                 self._resume(info, offset, frame)

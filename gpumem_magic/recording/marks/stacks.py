@@ -5,6 +5,7 @@ Frames are never held, because they keep tensors alive.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType, FrameType
 
-__all__ = ["STALE", "Caller", "NotebookCode", "Stacks", "ThreadStack", "monitoring"]
+__all__ = ["LEAST_BASE", "NO_ROOM", "STALE", "Caller", "NotebookCode", "Stacks", "ThreadStack", "monitoring"]
 
 monitoring: Any = getattr(sys, "monitoring", None)
 STALE = -1  # `ThreadStack.frame` of a stack that must be read again
 # Instead of a base: there is no room for a function's own lines, and they count as the spot that this is added to.
-_NO_ROOM = -(1 << 62)
-_LEAST_BASE = _NO_ROOM // 2
+NO_ROOM = -(1 << 62)
+LEAST_BASE = NO_ROOM // 2
 
 
 class NotebookCode:
@@ -90,12 +91,12 @@ class ThreadStack(ThreadLog):
 
     def stay(self, spot: int, frame: int = STALE) -> None:
         """Be at `spot`, called by nothing."""
-        self.code, self.base, self.spot, self.frame, self.below = None, _NO_ROOM + spot, spot, frame, None
+        self.code, self.base, self.spot, self.frame, self.below = None, NO_ROOM + spot, spot, frame, None
 
     def enter(self, info: NotebookCode, base: int, spot: int, frame: int) -> None:
         """Go into a function, whose frame is `frame`, and be at `spot`."""
         self.below = (self.code, self.base, self.spot, self.frame, self.below)
-        if info.deaf or base < _LEAST_BASE:
+        if info.deaf or base < LEAST_BASE:
             self.code, self.base, self.spot, self.frame = None, base, spot, frame
         else:
             self.code, self.base, self.spot, self.frame = info.code, base, spot, 0
@@ -115,7 +116,11 @@ class Stacks:
         self._local = 0
         self._files: dict[str, bool] = {}
         self._codes: dict[int, NotebookCode] = {}
-        self._heard: dict[int, dict[int, int]] = {}  # `callers` of those that are not deaf, by identity too
+        # Those that are not deaf, by identity too: a number below 0, by which `_numbered` has them.
+        self._heard: dict[int, int] = {}
+        self._numbered: dict[int, NotebookCode] = {}
+        self._next_number = itertools.count(-1, -1).__next__
+        self._resumes: dict[tuple[int, int], int] = {}  # lines by code and offset, of these
         self._recursive: set[tuple[str, str]] = set()
         self._threads: dict[int, ThreadStack] = {}
         self._spots = Spots()
@@ -139,7 +144,9 @@ class Stacks:
         info = self._codes.get(id(code))
         if info is None and self._tool is not None and self._is_mine(code):
             info = self._codes.setdefault(id(code), NotebookCode(code))
-            self._heard[id(code)] = info.callers
+            number = self._next_number()
+            self._numbered[number] = info
+            self._heard[id(code)] = number
             monitoring.set_local_events(self._tool, code, self._local)
         return info
 
@@ -163,14 +170,14 @@ class Stacks:
         if base is None:
             base = self._spots.base(parent, info.key, *info.span())
             if base is None:
-                return _NO_ROOM + parent
+                return NO_ROOM + parent
             info.callers[parent] = base
         info.callers[caller] = base
         return base
 
     @staticmethod
     def _spot(base: int, line: int) -> int:
-        return base + line if base >= _LEAST_BASE else base - _NO_ROOM
+        return base + line if base >= LEAST_BASE else base - NO_ROOM
 
     def _read_stack(self, thread: ThreadStack, frame: FrameType | None) -> None:
         """Make the thread's stack what the real frames say, innermost `frame`."""

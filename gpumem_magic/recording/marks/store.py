@@ -183,6 +183,21 @@ class ThreadLog:
         self._old_times += times
         self._old_spots += spots
         self.count = 0
+        self._trim(limit)
+
+    def extend(self, times: NDArray[np.int64], spots: NDArray[np.uint32], limit: int) -> None:
+        """Add marks to the older ones, of which the newest `limit` are kept; the block must be empty."""
+        # From a buffer of its own, so that an interrupt leaves both alike.
+        moments, numbers = array("q", times.tobytes()), array("I", spots.tobytes())
+        self._old_times += moments
+        self._old_spots += numbers
+        self._trim(limit)
+
+    def latest(self, count: int) -> list[int]:
+        """Return the spots of the newest marks, `count` of them if there are so many."""
+        return [*self._old_spots[-count:], *self.spots[: self.count]][-count:]
+
+    def _trim(self, limit: int) -> None:
         if len(self._old_times) > limit:
             # Half at a time, so that moving the rest is paid once per limit/2 marks.
             surplus = len(self._old_times) - limit // 2
