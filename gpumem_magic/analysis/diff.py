@@ -22,6 +22,8 @@ OwnerKey = tuple[str, ...]
 _ALIKE = 0.7
 # Further apart, two lines of one function are more likely different code than the same code moved.
 _MOST_MOVED = 60
+# What a cell without torch is reported by: this process's memory, which is never nothing.
+_SAMPLED, _SAMPLED_GPU = frozenset({"host", "child processes"}), "GPU "
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,14 @@ class Diff:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Devices of either recording, the one with the largest change of the peak first."""
-        keys = dict.fromkeys([*self.a.devices, *self.b.devices])
+        """Devices that can be compared, the one with the largest change of the peak first."""
+        keys = [key for key in _devices(self.a, self.b) if key not in self.sampled_once]
         return tuple(sorted(keys, key=lambda key: -abs(self.totals(key)[1] or 0)))
+
+    @property
+    def sampled_once(self) -> Mapping[str, str]:
+        """What was sampled in one recording only, and in which: what it was in the other one nobody looked."""
+        return _sampled_once(self.a, self.b)
 
     def totals(self, device: str) -> tuple[int | None, int | None]:
         """Return a device's peak in A, and what B's has more; None where torch did not count. No device: no bytes."""
@@ -101,6 +108,9 @@ class Diff:
     @property
     def sentence(self) -> str:
         """The one line that a tired person can act on."""
+        if not self.devices and self.sampled_once:
+            key, title = next(iter(self.sampled_once.items()))
+            return f"Nothing to compare: {key} was sampled in {title} only."
         if not self.devices:
             return "Neither recording used a device: nothing to compare."
         device = self.devices[0]
@@ -132,6 +142,15 @@ def _biggest(rows: Sequence[DiffRow], direction: int) -> str:
     row = max(same, key=lambda row: abs(row.growth))
     code = "" if row.group.source is None else f" `{row.group.source.strip()}`"
     return f"{row.group.label}{code} {format_bytes(row.growth, signed=True)}"
+
+
+def _devices(a: Side, b: Side) -> list[str]:
+    return list(dict.fromkeys([*a.devices, *b.devices]))
+
+
+def _sampled_once(a: Side, b: Side) -> dict[str, str]:
+    sampled = [key for key in _devices(a, b) if key in _SAMPLED or key.startswith(_SAMPLED_GPU)]
+    return {key: (a if key in a.devices else b).title for key in sampled if (key in a.devices) != (key in b.devices)}
 
 
 def _key(group: Group) -> OwnerKey:
@@ -228,7 +247,9 @@ def compare(a: Side, b: Side) -> Diff:
     """
     rows = []
     nothing = SideDevice(0, 0, {}, {})
-    for device in dict.fromkeys([*a.devices, *b.devices]):
+    for device in _devices(a, b):
+        if device in _sampled_once(a, b):
+            continue
         side_a, side_b = (side.devices.get(device, nothing) for side in (a, b))
         moved = _moved(side_a.owners, side_b.owners)
         left = {moved.get(key, key): owner for key, owner in side_a.owners.items()}

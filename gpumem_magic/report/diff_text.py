@@ -32,6 +32,7 @@ def _totals(diff: Diff) -> list[str]:
         found = diff.reserved(key)
         reserved = "" if found is None else f", reserved {_change(*found)}"
         lines.append(f"{key}: peak {peak}, end {end}{reserved}")
+    lines += [f"{key}: sampled in {title} only, not compared" for key, title in diff.sampled_once.items()]
     return lines
 
 

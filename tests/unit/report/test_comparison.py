@@ -17,6 +17,7 @@ from gpumem_magic.analysis.model import Group, Row
 from gpumem_magic.report import build
 from gpumem_magic.report.comparison import Comparison
 from gpumem_magic.report.container import decode
+from gpumem_magic.report.diff_text import diff_text
 from gpumem_magic.report.reading import read_report
 from gpumem_magic.trace.reader import read_trace
 
@@ -142,6 +143,18 @@ def test_an_edited_line_of_a_cell_keeps_its_place():
 def test_sentences(before, after, sentence):
     groups = [frame("t.py", 1, "f")]
     assert compare(side(groups, before), side(groups, after)).sentence == sentence
+
+
+def test_what_was_sampled_in_one_only_is_not_called_nothing_in_the_other():
+    line, whole = Group("line", "line 2", source="x = f(3)"), Group("sampled", "this process's host memory")
+    tensors = Side("In [1]", {"cpu": side_device([line], [Row(0, 9, 1)], [], (9, 0))})
+    sampled = Side("In [2]", {"host": side_device([whole], [Row(0, 480, 0)], [Row(0, 300, 0)], (480, 300))})
+    diff = compare(tensors, sampled)
+    assert diff.sentence == "B's peak is 9 B lower (9 B → 0 B): line 2 `x = f(3)` -9 B."
+    assert [row.device for row in diff.rows] == ["cpu"]
+    assert "\n  host: sampled in In [2] only, not compared\n" in diff_text(diff, 10)
+    assert compare(Side("In [1]", {}), sampled).sentence == "Nothing to compare: host was sampled in In [2] only."
+    assert compare(sampled, sampled).sentence == "Both peak at 480 B, held by the same lines."
 
 
 def test_equal_peaks_name_what_another_setting_reserved():
