@@ -77,8 +77,8 @@ def _step(value: object, step: re.Match[str]) -> object:
     key: object = step[2][1:-1] if step[2].startswith("'") else int(step[2])
     if type(value) is dict:
         return value[key]
-    if type(value) in {list, tuple} and isinstance(key, int):
-        return value[key]  # type: ignore[index]
+    if (type(value) is list or type(value) is tuple) and isinstance(key, int):
+        return value[key]
     raise TypeError
 
 

@@ -11,13 +11,12 @@ into the oldest one.
 from __future__ import annotations
 
 import gc
-import itertools
 import sys
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from gpumem_magic.holders.tensors import family
+from gpumem_magic.holders.kinds import family, of_kinds
 
 if TYPE_CHECKING:
     from gpumem_magic.holders.tensors import Torch
@@ -42,7 +41,7 @@ class Census:
     def alive(self, torch: Torch) -> _Found:
         """Return the modules, optimizers and tensors that Python's collector tracks, the newest first."""
         families = (torch.module_type, torch.optimizer_type, torch.tensor_type)
-        wanted = {kind: index for index, root in enumerate(families) for kind in family(root)}
+        wanted = [(kind, index) for index, root in enumerate(families) for kind in family(root)]
         if not self._lock.acquire(blocking=False):
             return _chosen((gc.get_objects(),), wanted)
         try:
@@ -81,12 +80,12 @@ class Census:
         return (youngest, young) if id(self._first_later) in map(id, young) else None
 
 
-def _chosen(lists: tuple[list[Any], ...], wanted: dict[type, int]) -> _Found:
-    # In C, and by types, not by families.
+def _chosen(lists: tuple[list[Any], ...], wanted: list[tuple[type, int]]) -> _Found:
     found: _Found = ([], [], [])
+    which = {id(kind): index for kind, index in wanted}
     for objects in lists:
-        for value in itertools.compress(objects, map(wanted.__contains__, map(type, objects))):
-            found[wanted[type(value)]].append(value)
+        for value in of_kinds(objects, (kind for kind, _ in wanted)):
+            found[which[id(type(value))]].append(value)
     return found
 
 

@@ -262,8 +262,8 @@ def _cycle(holder: int, number: int, follows: Mapping[int, int | None]) -> tuple
 def _cycle_text(chain: tuple[object, ...]) -> tuple[str, str]:
     """Write a cycle; with the library whose class it begins with."""
     # Begin where a reader recognises something: at an instance rather than at its dict, method or cell.
-    plain = (dict, list, tuple, types.MethodType, types.FunctionType, types.CellType)
-    start = next((index for index, link in enumerate(chain) if type(link) not in plain), 0)
+    plain = set(map(id, (dict, list, tuple, types.MethodType, types.FunctionType, types.CellType)))
+    start = next((index for index, link in enumerate(chain) if id(type(link)) not in plain), 0)
     turned = [*chain[start:], *chain[: start + 1]]
     first = type(turned[0])
     return f"{describe_chain(type_name(first), turned)} → {type_name(first)}", library_of(first)

@@ -35,6 +35,8 @@ __all__ = [
 # Python 3.11 has it.
 GROUP: Any = getattr(builtins, "BaseExceptionGroup", None)
 _SHORT = 40
+# By their ids: a class that is looked for among them would be asked for its hash, which may be code of the user's.
+_PLAIN_KEYS = frozenset(map(id, (int, float, bool, bytes)))
 
 
 def own_attributes(kind: type) -> Mapping[str, object]:
@@ -85,7 +87,7 @@ def key_text(key: object) -> str:
     """Write a key; only plain keys are shown, since a tensor's repr is long and may run code."""
     if type(key) is str:
         return repr(key) if len(key) <= _SHORT else repr(key[:_SHORT] + "…")
-    if key is None or type(key) in {int, float, bool, bytes}:
+    if key is None or id(type(key)) in _PLAIN_KEYS:
         return repr(key)
     if type(key) is tuple and len(key) <= 3:
         return "(" + ", ".join(map(key_text, key)) + ")"
@@ -118,7 +120,7 @@ def describe_edge(parent: Any, child: object, *, is_last: bool = False) -> str:
     for name, value in plain_attributes(parent).items():
         if value is child:
             return f".{name}"
-    if is_last or type(child) in _PLAIN or issubclass(type(child), _ITERATORS):
+    if is_last or id(type(child)) in _PLAIN or issubclass(type(child), _ITERATORS):
         return f" ({type_name(kind)})"
     return f" → {type_name(type(child))}"
 
@@ -216,7 +218,7 @@ _DESCRIBE: dict[type, Describe] = {
     **dict.fromkeys(FRAMED, describe_suspended),
 }
 
-_PLAIN = frozenset({dict, list, tuple, set, frozenset, deque})
+_PLAIN = frozenset(map(id, (dict, list, tuple, set, frozenset, deque)))
 _ITERATORS: tuple[Any, ...] = tuple(
     {type(iter(()))} | {type(iter([])), type(iter({}.values())), type(iter({}.items())), zip, map, filter, enumerate}
 )

@@ -25,7 +25,7 @@ def _shown_locals() -> object:
 
 
 # A function's locals are a dictionary up to Python 3.12; from 3.13 on a view of the frame, which keeps it alive.
-_LOCALS = {dict, type(_shown_locals())}
+_LOCALS = set(map(id, (dict, type(_shown_locals()))))
 
 
 def formatters(shell: Any) -> list[Any]:
@@ -105,7 +105,7 @@ def _of_debugger(shell: Any, debugger: Any, seen: set[int]) -> Iterator[Root]:
         shown = debugger.curframe_locals
     except AttributeError:  # never started; from 3.14 on it is asked of the frame
         return
-    if type(shown) in _LOCALS and shown is not shell.user_ns:
+    if id(type(shown)) in _LOCALS and shown is not shell.user_ns:
         for name, value in list(shown.items()):
             yield Root(HolderKind.DEBUGGER, f"debugger, local `{name}`", value)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumem_magic._format import format_bytes
 from gpumem_magic.holders.edges import ancestors, module_name, type_name
-from gpumem_magic.holders.tensors import family, loaded_torch
+from gpumem_magic.holders.kinds import family, of_kinds
+from gpumem_magic.holders.tensors import loaded_torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,6 +29,9 @@ _OPTIONS = {
     "RMSprop": ("momentum", "centered"),
     "SGD": ("momentum",),
 }
+
+
+_PLAIN = frozenset(map(id, (bool, int, float)))
 
 
 class FirstStep(NamedTuple):
@@ -83,8 +86,7 @@ def first_steps() -> tuple[FirstStep, ...]:
     if torch is None:
         return ()
     objects = gc.get_objects()
-    wanted = family(torch.optimizer_type)
-    found: list[Any] = list(itertools.compress(objects, map(wanted.__contains__, map(type, objects))))
+    found: list[Any] = list(of_kinds(objects, family(torch.optimizer_type)))
     del objects
     with torch.undisturbed():
         return tuple(step for optimizer in found for step in _forecast(optimizer, torch))
@@ -128,7 +130,7 @@ def _is_filled(value: Any) -> bool:
 
 
 def _is_on(option: Any) -> bool:
-    return type(option) in {bool, int, float} and bool(option)
+    return id(type(option)) in _PLAIN and bool(option)
 
 
 def first_step_text(step: FirstStep) -> str:

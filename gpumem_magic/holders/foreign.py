@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 from gpumem_magic.holders.edges import ancestors, module_name, own_attributes, type_name
+from gpumem_magic.holders.kinds import KindTable
 
 __all__ = ["Foreign"]
 
@@ -30,13 +31,13 @@ class Foreign:
     def __init__(self) -> None:
         numpy = sys.modules.get("numpy")
         self._array: Any = getattr(numpy, "ndarray", None)
-        self._kinds: dict[type, str] = {}
+        self._kinds = KindTable[str]()
 
     def name(self, kind: type) -> str:
         """Return what objects of type `kind` are called when they may lie over a tensor's memory, else ``""``."""
         known = self._kinds.get(kind)
         if known is None:
-            known = self._kinds[kind] = self._name(kind)
+            known = self._kinds.put(kind, self._name(kind))
         return known
 
     def _name(self, kind: type) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpumem_magic.holders.kinds import KindTable
+
 if TYPE_CHECKING:
     from gpumem_magic.holders.budget import Budget
     from gpumem_magic.holders.tensors import Torch
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["GraphWalk", "Packed", "Saved"]
 
 
-_SIMPLE = frozenset({bool, int, float, complex, str, bytes, type(None)})
+_SIMPLE = frozenset(map(id, (bool, int, float, complex, str, bytes, type(None))))
 
 
 class Saved(NamedTuple):
@@ -42,7 +44,7 @@ class GraphWalk:
         self._torch = torch
         self._budget = budget
         self._seen: dict[int, object] = {}
-        self._saved_names: dict[type, tuple[str, ...]] = {}
+        self._saved_names = KindTable[tuple[str, ...]]()
 
     def behind(self, tensor: object) -> tuple[list[Saved], int]:
         """Return what the graph of `tensor` saved, and its number of nodes that were not met before."""
@@ -69,7 +71,7 @@ class GraphWalk:
         names = self._saved_names.get(kind)
         if names is None:
             names = tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
-            self._saved_names[kind] = names
+            self._saved_names.put(kind, names)
         return names
 
     def _saved_by(self, node: Any, count: int) -> list[Saved]:
@@ -92,7 +94,7 @@ class GraphWalk:
         for name, value in list(attributes.items()) if type(attributes) is dict else ():
             if self._torch.is_tensor(type(value)):
                 found.append(Saved(value, f"{kind} attribute `{name}`", count))
-            elif type(value) not in _SIMPLE:
+            elif id(type(value)) not in _SIMPLE:
                 self.packed.append(Packed(value, f"{kind} attribute `{name}`"))
         variable = getattr(node, "variable", None)  # AccumulateGrad
         if variable is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumem_magic.holders.census import census
 from gpumem_magic.holders.edges import own_attributes, type_name
+from gpumem_magic.holders.kinds import KindTable
 from gpumem_magic.holders.model import LiveModel
 from gpumem_magic.holders.tensors import loaded_torch
 from gpumem_magic.trace.collector import paused_collector
@@ -89,13 +90,13 @@ class FormerClasses:
 
     def __init__(self, namespace: Mapping[str, object]) -> None:
         self._namespace = namespace
-        self._names: dict[type, str] = {}
+        self._names = KindTable[str]()
 
     def name(self, kind: type) -> str:
         """Return the name of a class that has been defined again, ``""`` for every other class."""
         known = self._names.get(kind)
         if known is None:
-            known = self._names[kind] = self._name(kind)
+            known = self._names.put(kind, self._name(kind))
         return known
 
     def _name(self, kind: type) -> str:

@@ -8,6 +8,7 @@ import types
 from typing import TYPE_CHECKING
 
 from gpumem_magic._parsing import parse_quietly
+from gpumem_magic.holders.edges import own_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -51,7 +52,9 @@ def names_in_use(source: str, namespace: Mapping[str, object]) -> frozenset[str]
             continue
         found.add(name)
         value = namespace[name]
-        functions = [value, *vars(value).values()] if isinstance(value, type) else [value]
+        # Never isinstance(): it asks the object's own __class__, which may run its code or be a dead proxy.
+        is_class = issubclass(type(value), type)
+        functions = [value, *own_attributes(value).values()] if is_class else [value]  # type: ignore[arg-type]
         for function in functions:
             if type(function) is types.FunctionType and function.__globals__ is namespace:
                 pending += _names(function.__code__)

@@ -61,7 +61,7 @@ def describe_suspended(parent: Any, child: object) -> str | None:
         if type(child) is types.CellType and _content(child) is value:
             return f" ({what} {frame.f_code.co_name}, closure variable `{name}`)"
     # What it waits for names itself.
-    return "" if type(child) in FRAMED else None
+    return "" if any(type(child) is kind for kind in FRAMED) else None
 
 
 def _content(cell: types.CellType) -> object:

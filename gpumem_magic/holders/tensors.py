@@ -6,18 +6,18 @@ Every access is guarded: other people's objects may be dead proxies, fake or fun
 from __future__ import annotations
 
 import gc
-import itertools
 import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumem_magic.holders.edges import ancestors, own_attributes
+from gpumem_magic.holders.kinds import KindTable, family, of_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from contextlib import AbstractContextManager
 
-__all__ = ["StorageKey", "Torch", "family", "form", "live_tensors", "loaded_torch"]
+__all__ = ["StorageKey", "Torch", "form", "live_tensors", "loaded_torch"]
 
 # Tensors of these layouts have no storage of their own: their memory is that of inner tensors.
 _INNER = {
@@ -60,14 +60,14 @@ class Torch:
         self._strided = module.strided
         # `UntypedStorage` holds memory without being a tensor.
         self.storage_type: Any = getattr(module, "UntypedStorage", None)
-        self._is_tensor: dict[type, bool] = {}
+        self._is_tensor = KindTable[bool]()
         self._parts: dict[int, tuple[object, dict[str, Any]]] = {}
 
     def is_tensor(self, kind: type) -> bool:
         """Tell whether objects of type `kind` are tensors; no object's own code runs."""
         known = self._is_tensor.get(kind)
         if known is None:
-            known = self._is_tensor[kind] = self.tensor_type in type.mro(kind) if kind is not type else False
+            known = self._is_tensor.put(kind, type.__subclasscheck__(self.tensor_type, kind))
         return known
 
     def undisturbed(self) -> AbstractContextManager[object]:
@@ -184,25 +184,10 @@ class Torch:
 def live_tensors(torch: Torch) -> list[object]:
     """Return every tensor that Python's collector tracks, inner ones of sparse tensors and bare storages included."""
     objects = gc.get_objects()
-    wanted = {*family(torch.tensor_type), torch.storage_type}
-    # A notebook's process has 350,000 objects: the loop over them runs in C, and asks for types, not for families.
-    found = list(itertools.compress(objects, map(wanted.__contains__, map(type, objects))))
+    found = list(of_kinds(objects, (*family(torch.tensor_type), torch.storage_type)))
     for tensor in found[:]:
         if torch.is_tensor(type(tensor)):
             found += torch.parts(tensor).values()
-    return found
-
-
-def family(root: type) -> set[type]:
-    """Return a class and all that inherit from it."""
-    found: set[type] = {root}
-    pending: list[type] = [root]
-    while pending:
-        kinds: list[type] = type.__subclasses__(pending.pop())
-        for kind in kinds:
-            if kind not in found:
-                found.add(kind)
-                pending.append(kind)
     return found
 
 

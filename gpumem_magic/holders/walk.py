@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumem_magic.holders.edges import describe_chain, key_text, own_attributes
 from gpumem_magic.holders.foreign import Foreign
+from gpumem_magic.holders.kinds import KindTable
 from gpumem_magic.holders.suspended import locals_of
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ __all__ = ["Walk"]
 
 # Objects of these types hold nothing of interest. `type` itself is looked at apart.
 _LEAVES = frozenset(
-    {
+    id(kind)
+    for kind in (
         *(str, bytes, bytearray, int, float, complex, bool, range, slice),
         *(type(None), type(Ellipsis), type(NotImplemented)),
         *(types.CodeType, types.ModuleType, types.BuiltinFunctionType, types.MethodWrapperType),
@@ -35,7 +37,7 @@ _LEAVES = frozenset(
         *(types.WrapperDescriptorType, types.ClassMethodDescriptorType),
         # Every task and timer has one, and each shows all context variables: they are roots of their own.
         contextvars.Context,
-    }
+    )
 )
 _LEAF, _PLAIN, _MAPPING, _CODE, _MEMORY, _FOREIGN = range(6)
 _SEEN = frozenset({_MEMORY, _FOREIGN})
@@ -69,7 +71,7 @@ class Walk:
         self._parent: dict[int, int] = {}
         self._top: dict[int, int] = {}
         self._stop: set[int] = set()
-        self._sorts: dict[type, int] = {}
+        self._sorts = KindTable[int]()
         self._keys: deque[tuple[object, object]] = deque()
         self._paths: dict[int, tuple[Root, str]] = {}
         self._positions: dict[int, dict[int, str]] = {}
@@ -95,7 +97,7 @@ class Walk:
         # An optimizer reaches every parameter by a shorter, less telling path than the model does: it comes last.
         last: deque[object] = deque()
         self._keys.clear()
-        sorts, visited, stop, parents, tops = self._sorts, self.visited, self._stop, self._parent, self._top
+        sorts, visited, stop, parents, tops = self._sorts.by_id, self.visited, self._stop, self._parent, self._top
         count = 0
         while queue or last or self._take_key(queue):
             count += 1
@@ -109,7 +111,7 @@ class Walk:
             number = id(holder)
             top = tops[number]
             for child in self._referents(holder):
-                sort = sorts.get(type(child))
+                sort = sorts.get(id(type(child)))
                 if sort is None:
                     sort = self._sort(type(child))
                 key = id(child)
@@ -126,7 +128,7 @@ class Walk:
         """Tell how objects of type `kind` are followed; asked once for each type."""
         known = self._sorts.get(kind)
         if known is None:
-            if kind in _LEAVES:
+            if id(kind) in _LEAVES:
                 known = _LEAF
             elif self._tensors.holds_memory(kind):
                 known = _MEMORY
@@ -136,7 +138,7 @@ class Walk:
                 known = _CODE
             else:
                 known = _MAPPING if issubclass(kind, dict) else _PLAIN
-            self._sorts[kind] = known
+            self._sorts.put(kind, known)
         return known
 
     def _take_key(self, queue: deque[object]) -> bool:
@@ -160,7 +162,7 @@ class Walk:
             self.foreign.append(value)
 
     def _referents(self, holder: Any) -> list[object]:
-        sort = self._sorts[type(holder)]
+        sort = self._sort(type(holder))
         if sort == _MAPPING and self._has_tensor_keys(holder):
             self._keys.extend((holder, key) for key in dict.keys(holder))
             return list(dict.values(holder))
@@ -196,7 +198,7 @@ class Walk:
         return None if text is None else f"[{text}]"
 
     def _describe(self, parent: Any, child: object) -> str | None:
-        if type(parent) in {list, tuple} and len(parent) > _LONG:
+        if (type(parent) is list or type(parent) is tuple) and len(parent) > _LONG:
             return self._position(parent, child)
         if type(parent) is dict and len(parent) > _LONG and not self._has_tensor_keys(parent):
             return self._position(parent, child)

@@ -491,3 +491,64 @@ def test_what_a_pack_hook_put_aside_in_a_function_says_which(shell):
 
     _, paths = work()
     assert paths == ["loss.grad_fn → ExpBackward0.saved_result, packed by a hook[0] in function work"]
+
+
+META = """
+class Meta(type):
+    def __hash__(cls): raise ValueError("nobody asked")
+    def __eq__(cls, other): raise ValueError("nobody asked")
+class Odd(metaclass=Meta):
+    pass
+class OddList(list, metaclass=Meta):
+    pass
+class OddDict(dict, metaclass=Meta):
+    pass
+odd = Odd()
+odd.kept = torch.ones(N)
+odd.more = OddList([OddDict(key=torch.ones(N + 1))])
+odd.held = {odd: torch.ones(N + 2), "kind": Odd}
+plain = [torch.ones(N + 3)]
+"""
+
+
+def test_a_class_whose_hash_raises_costs_no_other_object_its_holder(shell):
+    run(shell, META)
+    run(shell, "class OddNet(torch.nn.Linear, metaclass=Meta): pass\nnet = OddNet(N, 1, bias=False)")
+    for quick in (True, False):
+        found = {s.size - BYTES: s.holders[0].path for s in who_holds(shell, budget=60, quick=quick).storages}
+        assert found[4] == "odd.more[0]['key']"
+        assert found[8] in {"odd.held[<Odd>]", "odd.held[<OddNet>]"}
+        assert found[12] == "plain[0]"
+    paths = [s.holders[0].path for s in who_holds(shell, budget=60).storages if s.size == BYTES]
+    assert sorted(paths) == ["net.weight", "odd.kept"]
+
+
+def test_a_class_whose_hash_raises_stops_no_look_at_models_steps_cycles_and_names(shell):
+    from gpumem_magic.holders import count_models, first_steps, release
+    from gpumem_magic.holders.names import names_in_use
+
+    run(shell, META)
+    code = """
+    class OddNet(torch.nn.Module, metaclass=Meta):
+        def __init__(self):
+            super().__init__()
+            self.wide = torch.nn.Linear(1024, 1024)
+    net = OddNet()
+    adam = torch.optim.Adam(net.parameters())
+    net.wide(torch.ones(1, 1024)).sum().backward()
+    lost = Odd()
+    lost.me, lost.kept = lost, torch.ones(N + 4)
+    del lost
+    """
+    gc.disable()
+    try:
+        run(shell, code)
+        assert count_models("OddNet") == 1
+        assert [step.optimizer for step in first_steps()] == ["Adam"]
+        cycle = next(s for s in who_holds(shell, budget=60).storages if s.size == BYTES + 16)
+        assert cycle.holders[0].path.startswith("reference cycle Odd.me → Odd (freed by gc.collect()")
+        assert "odd" in names_in_use("odd.kept", shell.user_ns)
+        freed = release(shell)
+        assert freed[0].tensors["cpu"] >= BYTES + 16
+    finally:
+        gc.enable()
