@@ -146,7 +146,7 @@ class Session:
         if frame is not None and (frame.native is not None or frame.nested):
             try:
                 # Snapshot and trace are hundreds of thousands of objects that a collection would only walk over.
-                with interrupt_between_imports(), paused_collector():
+                with interrupt_between_imports(once_more=_was_stopped(result)), paused_collector():
                     self._finish(frame, result)
             except KeyboardInterrupt:
                 print("gpumem: no report: interrupted while it was made; the cell itself had ended")  # noqa: T201
@@ -266,8 +266,9 @@ class Session:
             error = raised
             raise
         finally:
-            cell = self._describe(measurement, body.shown, running_number(self._shell), filenames)
-            measurement.finish(error, replace(cell, is_statement=body.is_statement))
+            with interrupt_deferred():  # else a second press would leave it running
+                cell = self._describe(measurement, body.shown, running_number(self._shell), filenames)
+                measurement.finish(error, replace(cell, is_statement=body.is_statement))
             # A name that refers to the exception would keep the frame and its tensors alive.
             del error
 
@@ -355,6 +356,11 @@ def _is_of(result: Any, info: Any) -> bool:
     if result.info is info:
         return True
     return result.error_in_exec is not None and result.info.raw_cell == info.raw_cell
+
+
+def _was_stopped(result: Any) -> bool:
+    """Tell whether the stop button ended a cell; IPython has no result of one whose error it could not show."""
+    return result is None or isinstance(result.error_in_exec, KeyboardInterrupt)
 
 
 def _first_line(lines: Sequence[str]) -> int | None:

@@ -7,6 +7,7 @@ import _thread
 import signal
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ __all__ = ["free_import_lock", "interrupt_between_imports", "interrupt_deferred"
 # machine. A cell that ended meanwhile needs no stopping.
 _LOOK_SECONDS = 0.02
 _MOST_LOOKS = 250
+# Of two presses out of impatience the second one comes after 0.1 to 0.3 s.
+_SAME_PRESS_SECONDS = 1.0
 
 
 # The press that waits for the user's code, if any.
@@ -100,22 +103,31 @@ def interrupt_deferred() -> Iterator[None]:
 
 
 @contextmanager
-def interrupt_between_imports() -> Iterator[None]:
+def interrupt_between_imports(*, once_more: bool = False) -> Iterator[None]:
     """Let an interrupt through at once, or, while something is being imported, as soon as that is done.
 
-    One that meets importlib as it takes its lock leaves that taken (`free_import_lock`), and every other thread that
-    imports then waits for ever, holding locks of modules that the main thread may want. Does nothing outside the main
-    thread, nor where the stop button does nothing.
+    An interrupt that meets importlib as it takes its lock leaves that taken (`free_import_lock`), and every other
+    thread that imports then waits for ever, holding locks of modules that the main thread may want. Does nothing
+    outside the main thread, nor where the stop button does nothing.
+
+    Parameters
+    ----------
+    once_more
+        The button has just been pressed. People press it twice: what comes within a second is the same press, and is
+        dropped.
     """
     handler: Any = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
         return
     outside = _imports(sys._getframe())
+    heard_from = time.monotonic() + (_SAME_PRESS_SECONDS if once_more else 0.0)
     waiting: list[FrameType | None] = []
     is_over = False
 
     def decide(number: int, frame: FrameType | None) -> None:
+        if not is_over and time.monotonic() < heard_from:
+            return
         if is_over or _imports(frame) > outside:
             waiting[:] = [frame]
             call_every(_LOOK_SECONDS, again)

@@ -264,6 +264,23 @@ def test_the_button_ends_our_own_work_in_one_line_and_fails_the_cell(fresh_kerne
     assert fresh_kernel.run("%%gpumem\nx").kinds == ["result", "report"]
 
 
+def test_a_second_press_of_impatience_costs_a_stopped_cell_no_report(fresh_kernel):
+    fresh_kernel.run(
+        f"import signal\n{LOAD}\n%gpumem 1\nfrom gpumem_magic.magics.measurement import Measurement\n"
+        "from gpumem_magic.recording import interrupts\ninterrupts._SAME_PRESS_SECONDS = 60\n"
+        "show, finish = Measurement.show, Measurement.finish\n"
+        "def pressed(self, *keys):\n    signal.raise_signal(signal.SIGINT)\n    show(self, *keys)\n"
+        "def again(self, *keys):\n    signal.raise_signal(signal.SIGINT)\n    finish(self, *keys)\n"
+        "Measurement.show, Measurement.finish = pressed, again"
+    )
+    cell = fresh_kernel.run("%%gpumem\nsignal.raise_signal(signal.SIGINT)")
+    assert cell.kinds == ["KeyboardInterrupt", "report"]
+    # Below another magic the text is ended within the cell: the second press is its interrupt then.
+    cell = fresh_kernel.run("%%time\n%%gpumem\nsignal.raise_signal(signal.SIGINT)")
+    assert cell.kinds[-1] == "report"
+    assert fresh_kernel.run("Measurement.show, Measurement.finish = show, finish\n40 + 2").result == "42"
+
+
 def test_a_press_that_came_too_late_fails_its_own_cell_and_not_the_next_one(kernel):
     pressed = kernel.run(
         "%%gpumem\nfrom gpumem_magic.recording import interrupts\na = torch.ones(1024)\ninterrupts.press_again()"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpumem_magic.recording import interrupts
 from gpumem_magic.recording.interrupts import free_import_lock, interrupt_between_imports, interrupt_deferred
 from gpumem_magic.recording.main_thread import run_on_main_thread
 
@@ -255,6 +256,28 @@ def test_an_interrupt_outside_of_imports_comes_at_once() -> None:
         block()
     assert done == []
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_second_press_of_a_cell_that_was_stopped_is_dropped_and_a_later_one_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = []
+    monkeypatch.setattr(interrupts, "_SAME_PRESS_SECONDS", 60.0)
+    with interrupt_between_imports(once_more=True):
+        press()
+        done.append("report")
+    assert done == ["report"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    monkeypatch.setattr(interrupts, "_SAME_PRESS_SECONDS", 0.0)
+
+    @interrupt_between_imports(once_more=True)
+    def block() -> None:
+        press()
+        done.append("later")
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert done == ["report"]
 
 
 def test_importlibs_lock_is_given_back_where_an_interrupt_left_it_taken() -> None:
