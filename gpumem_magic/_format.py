@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
-__all__ = ["format_bytes", "format_count", "format_duration", "format_share", "visible"]
+__all__ = ["format_bytes", "format_count", "format_duration", "format_share", "has_rtl", "visible"]
 
 # What steers a terminal (C0, DEL, C1), turns the reading order around without a letter (embeddings, overrides,
 # isolates), breaks a line where none is (U+2028, U+2029), or cannot be encoded (lone surrogates). Marks that real
@@ -95,3 +96,8 @@ def format_share(part: int, whole: int) -> str:
         return ""
     text = f"{part / whole:.0%}"
     return "<1%" if part > 0 and text == "0%" else text
+
+
+def has_rtl(text: str) -> bool:
+    """Tell whether letters in a text run from right to left."""
+    return any(unicodedata.bidirectional(character) in {"R", "AL"} for character in text)

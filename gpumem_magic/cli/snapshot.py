@@ -69,7 +69,7 @@ def pick_device(trace: Trace, wanted: str) -> DeviceTrace:
 def printable(text: str) -> str:
     """Return lines of text without characters that would steer the terminal."""
     # Isolates keep a right-to-left source line from turning its row around.
-    return visible(text, keep="\n\u2068\u2069")
+    return visible(text, keep="\n\u2066\u2069")
 
 
 def print_table(rows: Sequence[Sequence[str]], *, left: frozenset[int] = frozenset({0}), indent: str = "  ") -> None:

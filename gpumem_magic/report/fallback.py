@@ -48,7 +48,7 @@ def _row(device: DeviceAnalysis, row: Row, total: int) -> str:
         place = f'<span title="{escape(group.file)}">{place}</span>'
     detail = ""
     if group.source is not None:
-        detail = f'<code dir="auto" style="{_CODE}">{escape(group.source)}</code>'
+        detail = f'<code dir="ltr" style="{_CODE}">{escape(group.source)}</code>'
     elif group.reason is not None:
         detail = escape(group.reason)
     blocks = f"{row.blocks:,}" if row.blocks else ""

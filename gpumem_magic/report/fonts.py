@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib import ft2font
 
+from gpumem_magic._format import has_rtl
 from gpumem_magic.report.glyphs import BASE, base_font, is_plain
 
 if TYPE_CHECKING:
@@ -37,10 +38,8 @@ def can_shape() -> bool:
 
 def _needs_shaping(text: str) -> bool:
     # Combining marks over Latin letters are drawn well enough without; marks of other scripts are not.
-    return any(
-        unicodedata.bidirectional(character) in {"R", "AL"}
-        or (unicodedata.category(character) in {"Mn", "Mc"} and ord(character) > 0x36F)
-        for character in text
+    return has_rtl(text) or any(
+        unicodedata.category(character) in {"Mn", "Mc"} and ord(character) > 0x36F for character in text
     )
 
 

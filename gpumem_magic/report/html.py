@@ -69,7 +69,7 @@ def _disclosure(document: bytes) -> str:
     groups = [group for device in header["devices"] for group in device["groups"]]
     sources = sorted({group["source"] for group in groups if group["source"]})
     paths = sorted({strings[frame[0]] for frame in frames} | {g["file"] for g in groups if g["file"]})
-    items = "".join(f'<li><code dir="auto">{escape(text)}</code></li>' for text in [*sources, *paths] if text)
+    items = "".join(f'<li><code dir="ltr">{escape(text)}</code></li>' for text in [*sources, *paths] if text)
     text = escape(str(header["discloses"]))
     return f"<details><summary>{text}</summary><ul>{items}</ul></details>" if items else f"<p>{text}</p>"
 

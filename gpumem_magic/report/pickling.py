@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpumem_magic._errors import ExportError
+from gpumem_magic.trace.beside import Beside
 from gpumem_magic.trace.model import Action, Frame, StackTable, Trace
 
 if TYPE_CHECKING:
@@ -99,8 +100,12 @@ def _with_stacks(device: DeviceAnalysis, memory: MemoryRecord, stacks: _Stacks) 
     alive = lives.release_event == -1
     by_address = dict(zip(lives.address[alive].tolist(), stand_in[alive].tolist(), strict=True))
     segments = tuple(_segment(segment, by_address.get) for segment in memory.device.segments)
+    beside = Beside(memory.calls, device.limit, device.total)
     return replace(
-        memory.device, events=replace(events, stack=_oom_lines(device, stack, stacks, events.action)), segments=segments
+        memory.device,
+        events=replace(events, stack=_oom_lines(device, stack, stacks, events.action)),
+        segments=segments,
+        beside=None if beside == Beside() else beside,
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpumem_magic._format import format_bytes, format_duration
+from gpumem_magic._format import format_bytes, format_duration, has_rtl
 from gpumem_magic.report import palette
 from gpumem_magic.report.canvas import Canvas
 from gpumem_magic.report.fonts import drawable
@@ -32,6 +32,7 @@ _PANEL = 236
 _AXIS = 30
 _ROW = 29
 _MOST_DEVICES = 4
+_LEFT_TO_RIGHT = "\u200e"
 # A layer thinner than this, in CSS pixels, cannot be seen; its row in the legend names it.
 _LEAST_HEIGHT = 0.2
 
@@ -288,8 +289,13 @@ class _Panel:
             detail = f"up to {format_bytes(int(band.value.max()))}"
         if not detail:
             return y + 19
-        canvas.text(left + 121, y + 17, canvas.clip(detail, room, 11), size=11, color=palette.MUTED)
+        canvas.text(left + 121, y + 17, _as_code(canvas.clip(detail, room, 11)), size=11, color=palette.MUTED)
         return y + _ROW
+
+
+def _as_code(text: str) -> str:
+    """Let code run from left to right, as in an editor, also where it begins with a name that does not."""
+    return f"{_LEFT_TO_RIGHT}{text}" if has_rtl(text) else text
 
 
 def _rows_height(scene: Scene) -> float:

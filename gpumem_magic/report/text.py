@@ -9,7 +9,7 @@ from __future__ import annotations
 import unicodedata
 from typing import TYPE_CHECKING
 
-from gpumem_magic._format import format_bytes, visible
+from gpumem_magic._format import format_bytes, has_rtl, visible
 from gpumem_magic.report.purposes import by_category, by_module
 from gpumem_magic.report.wording import format_share, label_of, numbers, table_title
 
@@ -39,8 +39,9 @@ _ASCII = {
 }
 _BAR_CELLS = 12
 _EIGHTHS = "▏▎▍▌▋▊▉"
-# Isolates keep a right-to-left line of source from turning the row around: FIRST STRONG ISOLATE … POP.
-_ISOLATE, _POP = "\u2068", "\u2069"
+# Isolates keep a right-to-left line of source from turning the row around: LEFT-TO-RIGHT ISOLATE (code runs that way,
+# as in an editor) … POP.
+_ISOLATE, _POP = "\u2066", "\u2069"
 
 
 def display_width(text: str) -> int:
@@ -100,10 +101,6 @@ def _bar(share: float) -> str:
     return "█" * whole + (_EIGHTHS[rest - 1] if rest else "")
 
 
-def _has_rtl(text: str) -> bool:
-    return any(unicodedata.bidirectional(character) in {"R", "AL"} for character in text)
-
-
 def _table(device: DeviceAnalysis, shown: Sequence[Row], total: int, width: int) -> list[str]:
     lines: list[str] = []
     labels = [visible(label_of(device, device.groups[row.group])) for row in shown]
@@ -122,7 +119,7 @@ def _table(device: DeviceAnalysis, shown: Sequence[Row], total: int, width: int)
         head = f"{numbers_text}  {_pad(clip(label, label_width), label_width)}"
         text = clip(detail, room) if room else ""
         cell = _pad(text, room)
-        if _has_rtl(text):
+        if has_rtl(text):
             cell = _ISOLATE + text + _POP + " " * max(room - display_width(text), 0)
         lines.append(f"{head}  {cell} {_bar(share)}".rstrip())
     return lines

@@ -218,7 +218,7 @@ class _Work:
                 }
             )
             return None
-        row = with_line(Row(**message["row"]), self._device)
+        row = with_line(Row(**{**message["row"], "doubts": tuple(message["row"]["doubts"])}), self._device)
         self._known.rows[row.conf] = row
         peak = self._device.headline.reserved_peak or 0
         self._send({"state": "running", "done": done, "total": total, "row": plain_row(peak, row)})

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpumem_magic.analysis.model import Analysis, DeviceAnalysis
     from gpumem_magic.trace.model import DeviceTrace
 
-__all__ = ["limit_of_failure", "natural_cap", "why_not"]
+__all__ = ["limit_of_failure", "natural_cap", "stated_cap", "why_not"]
 
 
 def why_not(analysis: Analysis, device: DeviceAnalysis | None = None) -> str | None:
@@ -72,6 +72,18 @@ def natural_cap(device: DeviceAnalysis) -> Cap | None:
     if cap is not None and cap.bytes < (headline.reserved_peak or 0):
         cap = replace(cap, bytes=headline.reserved_peak or 0)
     return cap
+
+
+def stated_cap(device: DeviceTrace) -> Cap | None:
+    """Return the limit that a file states, None when it states none; torch's own snapshots do not."""
+    beside = device.beside
+    if beside is None or beside.limit is None or beside.total is None:
+        return None
+    if beside.fraction is not None:
+        return Cap(beside.fraction, "the recorded process's memory fraction")
+    # What ran to its end has fitted.
+    most = max(beside.total, int(reserved_bytes(device).max()))
+    return Cap(most, "the recorded device's memory", collects=False)
 
 
 def limit_of_failure(device: DeviceTrace, settings: AllocatorSettings) -> Cap | None:

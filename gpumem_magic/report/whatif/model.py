@@ -52,7 +52,7 @@ class Row:
         ``"fits"``, ``"oom"``, ``"oom_unless_fallback"`` or ``"fits_unless_emptied"``, as in
         `gpumem_magic.allocator.whatif.Prediction`.
     unanimous
-        False when the verdict depends on where the driver puts segments.
+        False when the verdict depends on where the driver puts segments, or on the GPU's timing.
     retries
         Times the cache would be freed for a request.
     is_recorded
@@ -64,6 +64,8 @@ class Row:
         one that fits unless emptied: what then fails.
     emptied_lifetime, emptied_at
         Of one that fits unless emptied: the first allocation after the first call that would be fatal, and its line.
+    doubts, agreement
+        As in `gpumem_magic.allocator.whatif.Prediction`: why there is a range, and how firm the point is.
     """
 
     conf: str
@@ -81,6 +83,8 @@ class Row:
     dies_at: str | None = None
     emptied_lifetime: int = -1
     emptied_at: str | None = None
+    doubts: tuple[str, ...] = ()
+    agreement: float | None = 1.0
 
     @property
     def ends_well(self) -> bool:
@@ -105,6 +109,8 @@ class Facts:
         What lowers the confidence, one line each.
     has_stacks
         False when no stack tells which requests were cuDNN's, which it can do without.
+    knows_calls
+        True when every call of ``empty_cache`` is known, also those that left no event.
     """
 
     device: str
@@ -116,6 +122,7 @@ class Facts:
     packed_peak: int
     warnings: tuple[str, ...]
     has_stacks: bool = True
+    knows_calls: bool = False
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,17 @@ if TYPE_CHECKING:
     from gpumem_magic.analysis.model import Analysis, DeviceAnalysis, Group
     from gpumem_magic.analysis.segments import MemoryRecord
 
-__all__ = ["SUGGESTED", "Question", "answer_of", "explore", "facts_of", "question_for", "rows_of", "with_line"]
+__all__ = [
+    "SUGGESTED",
+    "Question",
+    "acting",
+    "answer_of",
+    "explore",
+    "facts_of",
+    "question_for",
+    "rows_of",
+    "with_line",
+]
 
 _NO_FRACTION = "not replayed: torch collects only under a memory fraction (set_per_process_memory_fraction)"
 _NO_LIMIT = "not replayed: torch collects only under a memory limit"
@@ -83,7 +93,7 @@ class Question:
             means=Means(self.room, self.total, self.emptied),
         )
         recorded = from_torch(self.trace.settings)
-        in_force = lab.predict(_acting(recorded, self.cap))
+        in_force = lab.predict(acting(recorded, self.cap))
         yield row_of(lab, lab.conf, in_force, is_recorded=True)
         seen = {recorded}
         alike: dict[AllocatorSettings, str] = {}
@@ -94,12 +104,12 @@ class Question:
             seen.add(settings)
             inert = _why_inert(lab, self.cap, settings, recorded) or _twin(lab, self.cap, conf, settings, alike)
             # What was replayed already is not replayed again.
-            yield replace(row_of(lab, conf, lab.predict(_acting(settings, self.cap))), inert=inert)
+            yield replace(row_of(lab, conf, lab.predict(acting(settings, self.cap))), inert=inert)
         if self.wants_facts:
             yield facts_of(lab)
 
 
-def _acting(settings: AllocatorSettings, cap: Cap | None) -> AllocatorSettings:
+def acting(settings: AllocatorSettings, cap: Cap | None) -> AllocatorSettings:
     """Leave out the garbage collector where torch would not run it."""
     if cap is not None and not cap.collects:
         return replace(settings, garbage_collection_threshold=0.0)
@@ -108,7 +118,7 @@ def _acting(settings: AllocatorSettings, cap: Cap | None) -> AllocatorSettings:
 
 def _why_inert(lab: Lab, cap: Cap | None, settings: AllocatorSettings, recorded: AllocatorSettings) -> str | None:
     """Return why a setting does what the recorded one does, None when it does something else."""
-    if settings == recorded or lab.effective(_acting(settings, cap)) != lab.effective(_acting(recorded, cap)):
+    if settings == recorded or lab.effective(acting(settings, cap)) != lab.effective(acting(recorded, cap)):
         return None
     if settings.garbage_collection_threshold != recorded.garbage_collection_threshold:
         if cap is None:
@@ -126,7 +136,7 @@ def _twin(
     lab: Lab, cap: Cap | None, conf: str, settings: AllocatorSettings, alike: dict[AllocatorSettings, str]
 ) -> str | None:
     """Return that an earlier setting does the same here, None for the first of its kind."""
-    first = alike.setdefault(lab.effective(_acting(settings, cap)), conf)
+    first = alike.setdefault(lab.effective(acting(settings, cap)), conf)
     return None if first == conf else f"not replayed: here it does the same as {first or 'the defaults'}"
 
 
@@ -183,6 +193,8 @@ def row_of(lab: Lab, conf: str, found: Prediction, *, is_recorded: bool = False)
         dies_at=None if death is None else _where(lab, death.event),
         emptied_lifetime=emptied,
         emptied_at=_where(lab, lab.event_of(emptied)) if emptied >= 0 else None,
+        doubts=found.doubts,
+        agreement=found.agreement,
     )
 
 
@@ -208,6 +220,7 @@ def facts_of(lab: Lab) -> Facts:
         # The deviation is told by itself.
         warnings=tuple(line for line in lab.warnings if deviation is None or "the model differs" not in line),
         has_stacks=bool(np.any(lab.device.events.stack)),
+        knows_calls=lab.knows_calls,
     )
 
 

@@ -14,6 +14,8 @@ from gpumem_magic.report.text import display_width
 from gpumem_magic.report.whatif.model import STACKLESS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpumem_magic.report.whatif.model import Answer, Facts, Row
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "spread",
     "table_html",
     "text",
+    "why_ranges",
 ]
 
 # Between options, not inside a bracketed list.
@@ -37,6 +40,26 @@ _VARIABLE = {"cuda": "PYTORCH_CUDA_ALLOC_CONF", "xpu": "PYTORCH_ALLOC_CONF"}
 # Above this share of the reserved peak, live tensors are the answer and settings are not.
 _LIVE_SHARE = 0.9
 _UNLESS_EMPTIED = "unless the program calls torch.cuda.empty_cache() where nothing was cached"
+# What a verdict, and a peak, can depend on.
+_DEPENDS = {
+    "addresses": "where the driver puts segments",
+    "streams": "when the GPU is done with blocks that several streams use",
+}
+_RANGES = {
+    "streams": (
+        "several streams use the same blocks here, and such a block is free again when the GPU is done with it: "
+        "sooner or later from run to run, and the peak with it. The point is the recorded run's timing, "
+        "the range that of others"
+    ),
+    "unseen calls": (
+        "torch.cuda.empty_cache() leaves no event where it has nothing to give back, and this program calls it. "
+        "The point takes the calls that left one, the range more of them"
+    ),
+    "addresses": (
+        "between free blocks of one size torch takes the lowest address. The point is the driver's usual order, the "
+        "range others"
+    ),
+}
 
 
 def _name(conf: str) -> str:
@@ -66,7 +89,30 @@ def outcome(row: Row, *, with_place: bool = True) -> str:
             text += f", asking for {format_bytes(row.dies_bytes)}"
         if with_place and row.dies_at is not None:
             text += _at(row.dies_at)
-    return text if row.unanimous else f"{text} (depends on where the driver puts segments)"
+    if row.unanimous:
+        return text
+    on = [words for name, words in _DEPENDS.items() if name in row.doubts] or [_DEPENDS["addresses"]]
+    return f"{text} (depends on {' and on '.join(on)})"
+
+
+def why_ranges(answer: Answer) -> list[str]:
+    """Return why there are ranges, one sentence for each cause."""
+    shown = [row for row in answer.rows if spread(row) and row.inert is None]
+    lines = []
+    for name, words in _RANGES.items():
+        rows = [row for row in shown if name in row.doubts]
+        if rows:
+            lines.append(words + (_how_likely(rows) if name == "unseen calls" else ""))
+    return lines
+
+
+def _how_likely(rows: Sequence[Row]) -> str:
+    shares = [row.agreement for row in rows if row.agreement is not None]
+    if not shares or min(shares) == 1:
+        return ""
+    least, most = f"{min(shares):.0%}", f"{max(shares):.0%}"
+    likely = least if least == most else f"{least} to {most}"
+    return f"; with as many more as the seen ones let expect, the point holds in {likely} of the cases"
 
 
 def _at(place: str | None) -> str:
@@ -230,6 +276,8 @@ def plain_row(answer_peak: int, row: Row) -> dict[str, Any]:
         "retries": row.retries,
         "recorded": row.is_recorded,
         "inert": row.inert,
+        "doubts": list(row.doubts),
+        "agreement": row.agreement,
         "diesBytes": row.dies_bytes,
         "diesAt": row.dies_at,
     }
@@ -257,6 +305,8 @@ def plain(answer: Answer) -> dict[str, Any]:
         if best is None
         else [{"where": where, "text": line} for where, line in paste_lines(best.conf, facts.device)],
         "warnings": cautions(answer),
+        "ranges": why_ranges(answer),
+        "callsKnown": facts.knows_calls,
     }
 
 
@@ -317,6 +367,7 @@ def text(answer: Answer) -> str:
     if best is not None:
         lines += [f"  {where}:\n    {line}" for where, line in paste_lines(best.conf, facts.device)]
     lines.append(f"  {sure}")
+    lines += [f"  why a range: {line}" for line in why_ranges(answer)]
     lines += [f"  warning: {line}" for line in cautions(answer) if line not in sure]
     return "\n".join(lines)
 
@@ -381,7 +432,8 @@ def table_html(answer: Answer) -> str:
         f"No setting can do with less than {format_bytes(facts.live_peak)} (in use at once); an arrangement of "
         f"{format_bytes(facts.packed_peak)} exists. {sure[0].upper()}{sure[1:]}."
     )
-    others = "".join(f"<div>⚠ {_coded(line)}</div>" for line in cautions(answer) if line not in sure)
+    others = "".join(f"<div>Why a range: {_coded(line)}.</div>" for line in why_ranges(answer))
+    others += "".join(f"<div>⚠ {_coded(line)}</div>" for line in cautions(answer) if line not in sure)
     return (
         f'<div><p style="margin:4px 0"><b>{escape(facts.device)}: {_coded(conclusion(answer))}</b></p>'
         f'<table style="border-collapse:collapse;margin:6px 0"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody>'

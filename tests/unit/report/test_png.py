@@ -15,7 +15,7 @@ from story import START, Story  # type: ignore[import-not-found]
 from gpumem_magic.analysis.devices import analyse_device
 from gpumem_magic.report import fonts, surface
 from gpumem_magic.report.canvas import Canvas
-from gpumem_magic.report.png import _readable, report_png
+from gpumem_magic.report.png import _as_code, _readable, report_png
 from gpumem_magic.report.scene import device_scene
 from gpumem_magic.report.ticks import byte_ticks, time_ticks
 from gpumem_magic.report.wording import WIDTH
@@ -156,6 +156,24 @@ def test_widths_added_up_are_those_of_the_layout(text, size, weight):
     # One letter beyond ASCII, and the whole text is laid out.
     laid_out = canvas.measure(text + "é", size, weight) - canvas.measure("é", size, weight)
     assert canvas.measure(text, size, weight) == pytest.approx(laid_out, rel=0.05)
+
+
+@pytest.mark.skipif(not fonts.can_shape(), reason="this matplotlib draws no such script")
+def test_code_runs_from_left_to_right_also_where_its_first_name_does_not():
+    assert _as_code("loss = 1") == "loss = 1"
+    code = "هدف" + " " * 12 + "l"
+
+    def ink_of_halves(text: str) -> tuple[int, int]:
+        canvas = Canvas(200, 40, "#ffffff", [code])
+        canvas.text(10, 20, text, size=16)
+        ink = (np.asarray(Image.open(io.BytesIO(canvas.png())).convert("L")) < 128).sum(axis=0)
+        drawn = np.trim_zeros(ink)
+        return int(drawn[: len(drawn) // 2].sum()), int(drawn[len(drawn) // 2 :].sum())
+
+    name_first, name_last = ink_of_halves(_as_code(code)), ink_of_halves(code)
+    # Three letters have more ink than an l. The mark itself has none.
+    assert name_first[0] > name_first[1]
+    assert name_last == name_first[::-1]
 
 
 def test_what_no_font_holds_becomes_a_box_or_nothing():

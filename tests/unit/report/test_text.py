@@ -59,7 +59,7 @@ def test_bars_stand_below_each_other_in_any_script():
 
 def test_right_to_left_source_is_isolated():
     line = next(line for line in lines_of(report_text(make_documents.complete())) if "هدف" in line and "4 B" in line)
-    assert "\u2068loss = criterion(y, هدف)\u2069" in line
+    assert "\u2066loss = criterion(y, هدف)\u2069" in line
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "ascii", "latin-1", "no-such-encoding"])

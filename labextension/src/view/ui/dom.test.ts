@@ -80,3 +80,7 @@ test.each([
 ])('%s runs %s', (text, dir) => {
   expect(bdi(text).dir).toBe(dir);
 });
+
+test('code runs from left to right, as where it was typed', () => {
+  expect(bdi('مدل = ساخت()', 'code').dir).toBe('ltr');
+});

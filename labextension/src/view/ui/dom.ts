@@ -75,12 +75,15 @@ function sameAs(element: Element, gone: HTMLElement, places: Places): HTMLElemen
   return isOff || gone.tagName === 'TR' ? on[Math.min(places.ofKind, on.length - 1)] : undefined;
 }
 
-/** "model.py:22 forward": a place in code runs from left to right, as in an editor, whatever script its names are in. */
+/** "model.py:22 forward": a place in code. */
 const PLACE = /:\d+(?: |$)/;
 
-/** Text of unknown script and direction, kept from turning its surroundings around. */
+/**
+ * Text of unknown script and direction, kept from turning its surroundings around. Code, and a place in it, runs from
+ * left to right, as in an editor, whatever script its names are in: what is cut off is then its end.
+ */
 export function bdi(text: string, className = ''): HTMLElement {
-  return h('bdi', { class: className || null, dir: PLACE.test(text) ? 'ltr' : 'auto' }, text);
+  return h('bdi', { class: className || null, dir: className === 'code' || PLACE.test(text) ? 'ltr' : 'auto' }, text);
 }
 
 export function button(label: string, onClick: () => void, attributes: Attributes = {}): HTMLButtonElement {

@@ -47,7 +47,7 @@ export class HeaderView {
 export function withCode(text: string): Node[] {
   return text.split(/(`[^`]+`)/).map(part => {
     if (!/^`[^`]+`$/.test(part)) return document.createTextNode(part);
-    return h('code', {}, bdi(part.slice(1, -1)));
+    return h('code', {}, bdi(part.slice(1, -1), 'code'));
   });
 }
 

@@ -27,6 +27,10 @@ export interface WhatIfRow {
   inert: string | null;
   diesBytes: number | null;
   diesAt: string | null;
+  /** What the peak depends on besides the setting; absent in older documents, as the next. */
+  doubts?: string[];
+  /** Share of what unseen calls of empty_cache() may have been with which the point holds; null: not known. */
+  agreement?: number | null;
 }
 
 export interface WhatIf {
@@ -48,6 +52,10 @@ export interface WhatIf {
   conclusion: string;
   paste: { where: string; text: string }[];
   warnings: string[];
+  /** Why there are ranges, a sentence for each cause. */
+  ranges?: string[];
+  /** Every call of empty_cache() is known, also those that left no event. */
+  callsKnown?: boolean;
 }
 
 /** What the kernel says while it works. */

@@ -183,6 +183,7 @@ const UNSEEN =
 
 export function sure(answer: WhatIf): HTMLElement {
   const rest = answer.warnings.filter(warning => !answer.confidence.includes(warning));
+  const unknown = answer.callsKnown === true ? rest : [...rest, UNSEEN];
   return h(
     'div',
     {},
@@ -191,11 +192,16 @@ export function sure(answer: WhatIf): HTMLElement {
       { class: `sure${answer.exact ? '' : ' less'}` },
       h('bdi', { dir: 'auto' }, ...withCode(`${sentence(answer.confidence)}.`))
     ),
-    h(
-      'details',
-      {},
-      h('summary', {}, 'What it cannot know'),
-      ...[...rest, UNSEEN].map(warning => h('div', {}, h('bdi', { dir: 'auto' }, ...withCode(warning))))
-    )
+    ...(answer.ranges ?? []).map(why =>
+      h('p', { class: 'why' }, h('bdi', { dir: 'auto' }, ...withCode(`Why a range: ${why}.`)))
+    ),
+    unknown.length === 0
+      ? null
+      : h(
+          'details',
+          {},
+          h('summary', {}, 'What it cannot know'),
+          ...unknown.map(warning => h('div', {}, h('bdi', { dir: 'auto' }, ...withCode(warning))))
+        )
   );
 }
