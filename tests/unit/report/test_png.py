@@ -173,7 +173,7 @@ def test_code_runs_from_left_to_right_also_where_its_first_name_does_not():
     name_first, name_last = ink_of_halves(_as_code(code)), ink_of_halves(code)
     # Three letters have more ink than an l. The mark itself has none.
     assert name_first[0] > name_first[1]
-    assert name_last == name_first[::-1]
+    assert name_last == pytest.approx(name_first[::-1], rel=0.05)
 
 
 def test_what_no_font_holds_becomes_a_box_or_nothing():
