@@ -68,7 +68,8 @@ class Lab:
         How often the program called ``empty_cache`` (torch's counters tell); None when that is not known. A call that
         finds nothing to give back leaves no event.
     calls
-        Events before which it did, each of them, when that is known: then nothing is left to doubt.
+        Events before which it did, each of them, when that is known: then nothing is left to doubt. Where a file says
+        so, neither this nor the recorded limit need be given.
     means
         What else is known of the recorded process: it tells whether something else filled the device.
 
@@ -93,6 +94,10 @@ class Lab:
     ) -> None:
         if device.kind not in {"cuda", "xpu"}:
             raise SnapshotError(f"{device.key}: memory there does not come from torch's caching allocator")
+        if device.beside is not None:
+            calls = device.beside.calls if calls is None else calls
+            recorded_limit = device.beside.fraction if recorded_limit is None else recorded_limit
+            means = means or Means(device.beside.limit, device.beside.total, emptied)
         self.trace = trace
         self.device = device
         self.limit = limit
@@ -114,6 +119,7 @@ class Lab:
         if unseen is not None and unseen < 0:
             unseen = None  # More were seen than made: what is taken for the program's calls is not.
         asked = self.program
+        self.knows_calls = calls is not None or unseen == 0
         if calls is not None:
             unseen = 0
             steps = np.searchsorted(asked.events, np.sort(np.asarray(calls, np.int64)), "left")

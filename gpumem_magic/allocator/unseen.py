@@ -9,6 +9,11 @@ So the program is also replayed with calls at moments where the recording would 
 moment, the first and the last of each stretch of them) bracketed 568 of the 570 peaks; two at random help a little
 (663 instead of 659 of 667 random programs). Whether a limit can be passed is searched for: sets of moments at random,
 then changes to those that came nearest to it.
+
+How likely that is, draws tell: as many calls as the seen ones let expect, at moments by chance. Of 1,638 predictions
+for 40 programs run on H200s, 1,033 came out alike in 95 % of the draws: 1,025 of these peaks were exact; of the others
+446 of 605. And of 24 verdicts for which fatal calls were found, the four that died had done so in 17 to 31 % of the
+draws, and ten of the twenty that lived in 2 % or less.
 """
 
 from __future__ import annotations
@@ -110,15 +115,20 @@ class Moments:
         if len(quiet) <= _LARGE:
             draw = np.random.default_rng(len(quiet))
             self.usual += tuple(self.all[draw.random(len(self.all)) < share] for share in _SHARES)
-        self.most = _most_calls(program, quiet) if calls is None else calls
+        share = float(quiet.mean()) if len(quiet) else 0.0
+        seen = int(np.count_nonzero(program.codes == Op.EMPTY_CACHE))
+        # Half a call more: that none was seen does not prove that none was made.
+        self._expected = (seen + 0.5) * share / max(1.0 - share, 0.01)
+        self._calls = calls
+        plausible = math.ceil(self._expected + 3 * math.sqrt(self._expected)) + 2
+        self.most = (0 if share < _LEAST_SHARE else plausible) if calls is None else calls
 
-
-def _most_calls(program: Program, quiet: NDArray[np.bool_]) -> int:
-    share = float(quiet.mean()) if len(quiet) else 0.0
-    seen = int(np.count_nonzero(program.codes == Op.EMPTY_CACHE))
-    # Half a call more: that none was seen does not prove that none was made.
-    expected = (seen + 0.5) * share / max(1.0 - share, 0.01)
-    return 0 if share < _LEAST_SHARE else math.ceil(expected + 3 * math.sqrt(expected)) + 2
+    def drawn(self, count: int) -> Iterator[Steps]:
+        """Draw sets of moments as likely as they are by what was seen. The same every time."""
+        draw = np.random.default_rng(len(self.all) + 1)
+        for _ in range(count):
+            calls = int(draw.poisson(self._expected)) if self._calls is None else self._calls
+            yield np.sort(draw.choice(self.all, min(calls, len(self.all)), replace=False))
 
 
 class _Strained(Model):

@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from gpumem_magic.allocator.unseen import EFFORT, Moments, search
 from gpumem_magic.trace.collector import paused_collector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from gpumem_magic.allocator.model import Failure
     from gpumem_magic.allocator.program import Program
     from gpumem_magic.allocator.unseen import Fatal
+
+Doubted = Literal["addresses", "streams", "unseen calls"]
 
 __all__ = ["Death", "Explorer", "Prediction"]
 
@@ -56,6 +58,13 @@ _FEW_ORDERS: tuple[Callable[[], AddressModel], ...] = (BumpDown,)
 # range, all of them 165; 12 replays of 4,000 operations take 40 ms.
 _DELAYS = (0.0, 0.5, 1.5, 2.0)
 _DISTURBED = 8
+# So many draws of unseen calls, and no more than replay so many operations; fewer than the last say nothing.
+_DRAWS = 40
+_DRAW_EFFORT = 400_000
+_FEWEST_DRAWS = 10
+# Fatal calls that are this unlikely leave a verdict as it is.
+_VERDICT_DRAWS = 100
+_LIVES = 0.97
 # Starting a process costs about 0.3 s, the time in which one replays 200,000 operations.
 _WORTH_A_PROCESS = 600_000
 # With a lower peak no unseen call was ever found to be fatal: of 41 such programs all came within 10 % of the limit.
@@ -91,6 +100,13 @@ class Prediction:
         False when the verdict depends on where the driver puts segments.
     emptied
         With ``"fits_unless_emptied"``: the events before which the calls would have come.
+    doubts
+        What the peak or the verdict depends on, as far as replays tell: ``"addresses"`` (where the driver puts
+        segments), ``"streams"`` (when frees that wait for another stream complete), ``"unseen calls"`` (of
+        ``empty_cache``).
+    agreement
+        With how many of the numbers and moments of unseen calls that the seen ones let expect the peak and the end
+        stay the same, as a share; 1.0 where no such call can change anything, None where that was too long to find out.
     """
 
     low: int
@@ -101,6 +117,8 @@ class Prediction:
     retries: int
     unanimous: bool = True
     emptied: tuple[int, ...] = ()
+    doubts: tuple[Doubted, ...] = ()
+    agreement: float | None = 1.0
 
 
 @dataclass(frozen=True)
@@ -119,6 +137,26 @@ class _Outcome:
     has_ties: bool
     failures: tuple[Failure, ...]
     emptied: int
+
+    @property
+    def fatal(self) -> Failure | None:
+        return next((failure for failure in self.failures if not failure.is_survived), None)
+
+    @property
+    def fallen_back(self) -> Failure | None:
+        # What failed in the recording and was caught there is no verdict on the setting.
+        return next((failure for failure in self.failures if failure.lifetime >= 0), None)
+
+    @property
+    def verdict(self) -> str:
+        if self.fatal is not None:
+            return "oom"
+        return "fits" if self.fallen_back is None else "oom_unless_fallback"
+
+    def ends_like(self, other: _Outcome) -> bool:
+        """Tell whether peak and end are the same."""
+        ours, theirs = ([failure.lifetime for failure in one.failures] for one in (self, other))
+        return self.reserved_peak == other.reserved_peak and ours == theirs
 
 
 @dataclass(frozen=True)
@@ -213,9 +251,13 @@ class Explorer:
             outcomes = list(zip(others, play(others), strict=True))
         unseen = self._with_unseen_calls(open_)
         for one in open_:
-            runs = [points[one], *(outcome for run, outcome in outcomes if run.settings == one)]
-            peaks = [outcome.reserved_peak for run, outcome in unseen if run.settings == one]
-            self._answers[one] = self._doubted(one, self._answer(runs, peaks))
+            found: dict[Doubted, list[_Outcome]] = {
+                "addresses": [outcome for run, outcome in outcomes if run.settings == one and not run.program],
+                "streams": [outcome for run, outcome in outcomes if run.settings == one and run.program],
+                "unseen calls": [outcome for run, outcome in unseen if run.settings == one],
+            }
+            answer = replace(self._answer(points[one], found), agreement=self._agreement(points[one], found))
+            self._answers[one] = self._doubted(one, answer)
         return [self._answers[one] for one in effective]
 
     def _timings(self, settings: AllocatorSettings, *, has_ties: bool) -> list[_Run]:
@@ -237,10 +279,15 @@ class Explorer:
         return moments if moments is not None and len(moments.all) else None
 
     def _with_unseen_calls(self, settings: Sequence[AllocatorSettings]) -> list[tuple[_Run, _Outcome]]:
-        """Replay with more calls of ``empty_cache`` what is seen to call it: their number and moments are not known."""
+        """Replay with more calls of ``empty_cache`` what is seen to call it: their number and moments are not known.
+
+        The first `Moments.usual` are followed by the draws.
+        """
         if not np.any(self.program.codes == Op.EMPTY_CACHE) or self._moments is None:
             return []
-        programs = tuple(self.program.with_calls(steps) for steps in self._moments.usual)
+        every, *usual = self._moments.usual
+        chosen = [every, *usual, *self._moments.drawn(min(_DRAWS, _DRAW_EFFORT // len(self.program.codes)))]
+        programs = tuple(self.program.with_calls(steps) for steps in chosen)
         with self._player(replace(self._bench, programs=programs), len(settings)) as play:
             first = [_Run(0, one, self._driver) for one in settings]
             found = list(zip(first, play(first), strict=True))
@@ -248,6 +295,16 @@ class Explorer:
             open_ = [run.settings for run, outcome in found if outcome.emptied]
             runs = [_Run(number, one, self._driver) for one in open_ for number in range(1, len(programs))]
             return found + list(zip(runs, play(runs), strict=True))
+
+    def _agreement(self, point: _Outcome, found: Mapping[Doubted, Sequence[_Outcome]]) -> float | None:
+        """Return the share of draws that end like the point."""
+        unseen = found["unseen calls"]
+        if len(unseen) < 2 or self._moments is None:
+            return 1.0
+        drawn = unseen[len(self._moments.usual) :]
+        if len(drawn) < _FEWEST_DRAWS:
+            return 1.0 if all(outcome.ends_like(point) for outcome in unseen) else None
+        return sum(outcome.ends_like(point) for outcome in drawn) / len(drawn)
 
     def _doubted(self, settings: AllocatorSettings, found: Prediction) -> Prediction:
         """Look for unseen calls with which a program that just fits does not."""
@@ -265,9 +322,23 @@ class Explorer:
                 survives=self._bench.survives,
                 effort=self._effort,
             )
-        if fatal is None:
+            if fatal is None:
+                return found
+            lives = self._share_that_lives(settings)
+        doubts = tuple(dict.fromkeys((*found.doubts, "unseen calls")))
+        found = replace(found, doubts=doubts, agreement=found.agreement if lives is None else lives)
+        if lives is not None and lives >= _LIVES:
             return found
         return replace(found, verdict="fits_unless_emptied", dies_at=self._death(fatal), emptied=fatal.moments)
+
+    def _share_that_lives(self, settings: AllocatorSettings) -> float | None:
+        """Return the share of draws with which a program runs to its end; None where that takes too long."""
+        if self._moments is None or len(self.program.codes) * _VERDICT_DRAWS > self._effort:
+            return None
+        programs = tuple(self.program.with_calls(steps) for steps in self._moments.drawn(_VERDICT_DRAWS))
+        bench = replace(self._bench, programs=programs)
+        ends = [bench.play(_Run(number, settings, self._driver)) for number in range(len(programs))]
+        return sum(end.verdict == "fits" for end in ends) / len(ends)
 
     @contextmanager
     def _player(self, bench: _Bench, settings: int) -> Iterator[Callable[[list[_Run]], list[_Outcome]]]:
@@ -298,9 +369,9 @@ class Explorer:
             settings = replace(settings, max_non_split_rounding=_PLAIN.max_non_split_rounding)
         return settings
 
-    def _answer(self, runs: Sequence[_Outcome], peaks: Sequence[int]) -> Prediction:
-        point = runs[0]
-        peaks = [*peaks, *(run.reserved_peak for run in runs)]
+    def _answer(self, point: _Outcome, found: Mapping[Doubted, Sequence[_Outcome]]) -> Prediction:
+        runs = [point, *found["addresses"], *found["streams"]]
+        peaks = [outcome.reserved_peak for outcome in (*runs, *found["unseen calls"])]
         verdict, death = self._judge(point)
         return Prediction(
             low=min(peaks),
@@ -309,17 +380,13 @@ class Explorer:
             verdict=verdict,
             dies_at=death,
             retries=point.retries,
-            unanimous=all(self._judge(run)[0] == verdict for run in runs),
+            unanimous=all(run.verdict == verdict for run in runs),
+            doubts=tuple(name for name, others in found.items() if not all(map(point.ends_like, others))),
         )
 
     def _judge(self, outcome: _Outcome) -> tuple[str, Death | None]:
-        fatal = next((failure for failure in outcome.failures if not failure.is_survived), None)
-        # What failed in the recording and was caught there is no verdict on the setting.
-        fallen_back = next((failure for failure in outcome.failures if failure.lifetime >= 0), None)
-        chosen = fatal or fallen_back
-        if chosen is None:
-            return "fits", None
-        return ("oom" if fatal else "oom_unless_fallback"), self._death(chosen)
+        chosen = outcome.fatal or outcome.fallen_back
+        return outcome.verdict, None if chosen is None else self._death(chosen)
 
     def _death(self, failed: Failure | Fatal) -> Death:
         return Death(int(self.program.events[failed.step]), failed.lifetime, failed.size)

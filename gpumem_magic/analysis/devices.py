@@ -240,6 +240,8 @@ def analyse_device(device: DeviceTrace, history: History, context: DeviceContext
     if "peak_us" in missing and headline.allocated_peak is not None:
         groups, peak_rows = _lost_peak_rows(groups, headline.allocated_peak)
     reading = context.after or context.before
+    # A file of ours says what its recorder had read.
+    total, limit = (None, None) if device.beside is None else (device.beside.total, device.beside.limit)
     oom = last_oom(device)
     markers = event_markers(device, history, context.stacks)
     if context.truncated:
@@ -248,8 +250,8 @@ def analyse_device(device: DeviceTrace, history: History, context: DeviceContext
         key=key,
         name=reading.name if reading is not None else None,
         kind=device.kind,  # type: ignore[arg-type]
-        total=reading.device_total if reading is not None else None,
-        limit=reading.limit if reading is not None else None,
+        total=reading.device_total if reading is not None else total,
+        limit=reading.limit if reading is not None else limit,
         events=len(device.events),
         start_us=context.start_us,
         # An axis has a length, also when all happened in one microsecond.
@@ -282,6 +284,8 @@ def analyse_device(device: DeviceTrace, history: History, context: DeviceContext
 
 def _with_calls(memory: MemoryRecord | None, context: DeviceContext) -> MemoryRecord | None:
     """Add where the calls of ``empty_cache`` were, if every one that torch counted was seen."""
+    if memory is not None and memory.device.beside is not None:
+        return replace(memory, calls=memory.device.beside.calls)
     if memory is None or context.emptied_us is None:
         return memory
     within = [time for time in context.emptied_us if context.start_us <= time <= context.end_us]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from gpumem_magic.allocator.lab import Lab
     from gpumem_magic.allocator.whatif import Death, Prediction
+    from gpumem_magic.report.whatif.model import Cap
 
 __all__ = ["add_parsers"]
 
@@ -42,7 +43,10 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help='a PYTORCH_CUDA_ALLOC_CONF value, "" for torch\'s defaults; may be repeated (default: the usual ones)',
     )
     parser.add_argument(
-        "--cap-gib", metavar="X", type=float, help="most GiB that may be reserved (default: no limit, so all fits)"
+        "--cap-gib",
+        metavar="X",
+        help='most GiB that may be reserved, or "none" (default: the limit that the file states, as those written by '
+        "%%gpumem do, else none, so that all fits)",
     )
     parser.add_argument("--torch", metavar="VERSION", help="release that reads them (default: the newest known)")
     parser.add_argument("--json", action="store_true", help="print one JSON object, sizes in bytes")
@@ -54,29 +58,46 @@ def _run_whatif(arguments: argparse.Namespace) -> int:
     from gpumem_magic.allocator.lab import Lab, most_used
     from gpumem_magic.allocator.settings_model import from_torch
     from gpumem_magic.allocator.settings_text import parse_question
-    from gpumem_magic.report.whatif.replay import SUGGESTED
+    from gpumem_magic.report.whatif.limits import stated_cap
+    from gpumem_magic.report.whatif.replay import SUGGESTED, acting
 
-    if arguments.cap_gib is not None and not 0 < arguments.cap_gib < 2**20:
-        raise BadUsageError("--cap-gib must be a positive number of GiB")
+    asked = _asked_cap(arguments.cap_gib)
     confs: list[str] = arguments.conf if arguments.conf is not None else list(SUGGESTED)
     # Before the file is read: a typo should not cost seconds.
     version = TorchVersion.parse(arguments.torch) if arguments.torch else NEWEST
     settings = [parse_question(text, version) for text in confs]
     trace = open_snapshot(arguments.file)
     device = most_used(trace) if arguments.device is None else pick_device(trace, arguments.device)
-    limit = None if arguments.cap_gib is None else int(arguments.cap_gib * _GIB)
-    lab = Lab(trace, device, limit=limit, processes=min(os.cpu_count() or 1, 4))
+    cap = stated_cap(device) if arguments.cap_gib is None else asked
+    settings = [acting(one, cap) for one in settings]
+    recorded = acting(from_torch(trace.settings), cap)
+    lab = Lab(trace, device, limit=None if cap is None else cap.bytes, processes=min(os.cpu_count() or 1, 4))
     with ThreadPoolExecutor(1) as beside:
         # Large programs are replayed in processes of their own; meanwhile this one compares and bounds.
-        predictions = beside.submit(lab.predict_all, [from_torch(trace.settings), *settings])
+        predictions = beside.submit(lab.predict_all, [recorded, *settings])
         lab.examine()
         in_force, *others = predictions.result()
     results = list(zip(confs, others, strict=True))
     if arguments.json:
         print(json.dumps(_whatif_json(lab, results)))
     else:
-        _print_whatif(lab, in_force, results)
+        _print_whatif(lab, cap, in_force, results)
     return 0
+
+
+def _asked_cap(text: str | None) -> Cap | None:
+    """Read ``--cap-gib``; None for no limit, also where nothing was said."""
+    from gpumem_magic.report.whatif.model import Cap
+
+    if text is None or text.strip().lower() == "none":
+        return None
+    try:
+        gib = float(text)
+    except ValueError:
+        gib = math.nan
+    if not 0 < gib < 2**20:
+        raise BadUsageError(f'--cap-gib must be a positive number of GiB, or "none", not {text!r}')
+    return Cap(int(gib * _GIB), "as asked for")
 
 
 def _whatif_json(lab: Lab, results: Sequence[tuple[str, Prediction]]) -> dict[str, Any]:
@@ -91,6 +112,7 @@ def _whatif_json(lab: Lab, results: Sequence[tuple[str, Prediction]]) -> dict[st
             if deviation is None
             else {"event": deviation.event, "expected": deviation.expected, "recorded": deviation.recorded},
         },
+        "calls_known": lab.knows_calls,
         "cap_bytes": lab.limit,
         "bound": {"live_peak": lab.bound.live_peak, "packed_peak": lab.bound.packed_peak},
         "results": [
@@ -102,6 +124,8 @@ def _whatif_json(lab: Lab, results: Sequence[tuple[str, Prediction]]) -> dict[st
                 "retries": one.retries,
                 "unanimous": one.unanimous,
                 "emptied_before": [_event_json(lab, event) for event in one.emptied],
+                "doubts": list(one.doubts),
+                "agreement": one.agreement,
             }
             for text, one in results
         ],
@@ -127,14 +151,13 @@ def _event_json(lab: Lab, event: int) -> dict[str, Any]:
     }
 
 
-def _print_whatif(lab: Lab, in_force: Prediction, results: Sequence[tuple[str, Prediction]]) -> None:
+def _print_whatif(lab: Lab, cap: Cap | None, in_force: Prediction, results: Sequence[tuple[str, Prediction]]) -> None:
     from gpumem_magic.allocator.settings_model import from_torch
     from gpumem_magic.report.whatif.limits import limit_of_failure
-    from gpumem_magic.report.whatif.model import Answer, Cap
+    from gpumem_magic.report.whatif.model import Answer
     from gpumem_magic.report.whatif.replay import facts_of, rows_of
     from gpumem_magic.report.whatif.words import text
 
-    cap = None if lab.limit is None else Cap(lab.limit, "as asked for")
     rows = tuple(
         replace(row, dies_at=_short(row.dies_at), emptied_at=_short(row.emptied_at))
         for row in rows_of(lab, cap, in_force, results)

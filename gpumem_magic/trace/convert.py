@@ -7,11 +7,13 @@ key but ``action`` is optional, and what is missing is said in `Trace.warnings`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpumem_magic._errors import SnapshotError
+from gpumem_magic.trace.beside import KEY, read_beside
 from gpumem_magic.trace.collector import paused_collector
 from gpumem_magic.trace.columns import CHUNK, Columns
 from gpumem_magic.trace.interning import StackInterner
@@ -118,6 +120,8 @@ class _Converter:
             )
         segments = read_segments(snapshot.get("segments") or (), self.stacks, self.budget, self.warnings)
         traces = snapshot.get("device_traces") or ()
+        beside = snapshot.get(KEY)
+        beside = beside if isinstance(beside, Mapping) else {}
         devices = []
         for ordinal in sorted({*segments, *(index for index, entries in enumerate(traces) if entries)}):
             if ordinal < 0:
@@ -126,7 +130,9 @@ class _Converter:
             own = segments.get(ordinal, ())
             on_stream_0 = self.is_whole and not any(segment.stream for segment in own)
             events, pools = self.events(entries, f"{kind}:{ordinal}", on_stream_0=on_stream_0)
-            devices.append(DeviceTrace(ordinal, kind, events, own, pools, has_snapshot="segments" in snapshot))
+            device = DeviceTrace(ordinal, kind, events, own, pools, has_snapshot="segments" in snapshot)
+            known = read_beside(beside.get(device.key), len(events)) if beside else None
+            devices.append(device if known is None else replace(device, beside=known))
         host = self.host(snapshot)
         return Trace(
             devices=(*devices, *host),

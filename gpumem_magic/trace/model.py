@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from gpumem_magic.trace.beside import Beside
+
 __all__ = [
     "Action",
     "Block",
@@ -164,6 +166,8 @@ class DeviceTrace:
         Pools that `Events.pool` refers to.
     has_snapshot
         True when `segments` is the allocator's real final state, so that an empty tuple means "nothing reserved".
+    beside
+        What its recorder knew besides, where a file says so.
     """
 
     device: int
@@ -172,6 +176,7 @@ class DeviceTrace:
     segments: tuple[Segment, ...] = ()
     pool_ids: tuple[tuple[int, int], ...] = ()
     has_snapshot: bool = True
+    beside: Beside | None = None
 
     @property
     def key(self) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic._errors import ExportError
+from gpumem_magic.trace.beside import KEY, written
 from gpumem_magic.trace.collector import paused_collector
 from gpumem_magic.trace.model import Action, BlockState
 from gpumem_magic.trace.times import has_times
@@ -59,7 +60,8 @@ def to_snapshot(trace: Trace) -> dict[str, Any]:
     """Return the dict that ``torch.cuda.memory._snapshot()`` would have returned.
 
     Stacks and frames that are equal are one object, as in torch's own, so that the pickle stays small. What a `Trace`
-    does not hold (compile context, user metadata) has torch's defaults.
+    does not hold (compile context, user metadata) has torch's defaults. What torch has no place for stands under a key
+    of our own (`gpumem_magic.trace.beside`).
     """
     frames = [{"name": frame.name, "filename": frame.filename, "line": frame.line} for frame in trace.stacks.frames]
     stacks = [[frames[index] for index in stack] for stack in trace.stacks.stacks]
@@ -75,6 +77,9 @@ def to_snapshot(trace: Trace) -> dict[str, Any]:
     }
     if not all(device.has_snapshot for device in on_device):
         del snapshot["segments"]
+    beside = {device.key: written(device.beside) for device in on_device if device.beside is not None}
+    if beside:
+        snapshot[KEY] = beside
     return snapshot
 
 

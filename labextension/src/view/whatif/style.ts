@@ -41,7 +41,7 @@ export const WHATIF_STYLE = `
 .whatif .wrong { margin: 4px; font-size: 12px; color: var(--gm-danger); overflow-wrap: anywhere; }
 .whatif .working { display: flex; gap: 8px; align-items: center; margin: 6px 4px; font-size: 12px; color: var(--gm-muted); }
 .whatif progress { width: 160px; height: 8px; accent-color: var(--gm-accent); }
-.whatif .sure { margin: 6px 4px; font-size: 12px; color: var(--gm-muted); overflow-wrap: anywhere; }
+.whatif .sure, .whatif .why { margin: 6px 4px; font-size: 12px; color: var(--gm-muted); overflow-wrap: anywhere; }
 .whatif .sure.less { color: var(--gm-warn); }
 .whatif details { margin: 4px; font-size: 12px; color: var(--gm-muted); }
 .panel.extra { max-height: none; }
