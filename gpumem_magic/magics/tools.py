@@ -111,12 +111,15 @@ class ToolMagics:
         """Check allocator settings (PYTORCH_CUDA_ALLOC_CONF): what is wrong, what torch does with it, what to write.
 
         Also says which settings torch really uses in this kernel, whether the environment's came too late and by which
-        cell, and what can still be changed without a restart. CUDA is never initialised to find out.
+        cell, what can still be changed without a restart, and what counts in the processes that this kernel started.
+        CUDA is never initialised to find out.
         """
+        from gpumem_magic.allocator.conf.below import describe_below
         from gpumem_magic.allocator.conf.environment import NEWEST, TorchVersion, installed_torch
         from gpumem_magic.allocator.conf.in_session import describe_session
         from gpumem_magic.allocator.conf.table import describe_options
         from gpumem_magic.allocator.conf.text import describe_conf
+        from gpumem_magic.recording.children import python_children
 
         found = options_of(self.gpumem_conf, line, "%gpumem_conf")
         try:
@@ -129,7 +132,8 @@ class ToolMagics:
             return
         string = unquoted(" ".join(found.string)) if found.string else None
         text, _ = describe_conf(string, given, os.environ)
-        lines = describe_session(self.watch.facts(running_number(self._shell), version))
+        facts = self.watch.facts(running_number(self._shell), version)
+        lines = [*describe_session(facts), *describe_below(python_children(), facts)]
         print("\n".join([text, *lines] if text else lines))  # noqa: T201 - the magic's output
 
 

@@ -138,3 +138,15 @@ def test_a_training_cell_says_what_its_peak_was_for(kernel):
     ).text()
     assert told.splitlines()[0] == "True True"
     assert "'net'" in told
+
+
+def test_the_settings_of_a_process_that_the_notebook_started_are_its_own(kernel):
+    kernel.run(
+        "import os, subprocess, sys\ncode = 'import sys; print(1, flush=True); sys.stdin.read()'\n"
+        "child = subprocess.Popen([sys.executable, '-c', code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+        "child.stdout.readline()\nos.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'"
+    )
+    told = kernel.run("%gpumem_conf").text()
+    kernel.run("child.communicate()\ndel os.environ['PYTORCH_CUDA_ALLOC_CONF']")
+    assert " -c): torch's defaults, unlike this kernel's environment, which says 'expandable_segments:True' now" in told
+    assert "in process" not in kernel.run("%gpumem_conf").text()
