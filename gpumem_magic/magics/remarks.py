@@ -6,7 +6,7 @@ import sys
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumem_magic._format import format_bytes
+from gpumem_magic._format import format_bytes, format_count
 from gpumem_magic.recording.model import Note
 
 if TYPE_CHECKING:
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from gpumem_magic.holders import HolderScan, ToldSteps
     from gpumem_magic.recording.model import DeviceReading, Recording
 
-__all__ = ["Leftover", "held_by_error", "leftover_notes", "outside_notes", "remarks"]
+__all__ = ["Leftover", "children_notes", "held_by_error", "leftover_notes", "outside_notes", "remarks"]
 
 _LEAST = 1 << 20
 # Of memory outside torch: loading one library's kernels takes a few dozen MiB, a process group of NCCL hundreds.
 _OUTSIDE_LEAST = 64 << 20
+# A context with its kernels and libraries takes 0.3 to 0.9 GiB (0.5 GiB on an H200 with torch 2.11).
+_MOST_OF_A_CONTEXT = 1 << 30
 # What the frames of one error reach is found in milliseconds.
 _SECONDS = 0.05
 
@@ -137,7 +139,7 @@ def remarks(recording: Recording, analysis: Analysis, scan: HolderScan | None, c
     from gpumem_magic.analysis.rebound import rebound_notes
 
     own = (*rebound_notes(recording, analysis), *_duplicate_notes(analysis, scan), *_forecast_notes(scan, cell_key))
-    return (*own, *outside_notes(recording))
+    return (*own, *outside_notes(recording), *children_notes(recording))
 
 
 def outside_notes(recording: Recording) -> tuple[Note, ...]:
@@ -158,6 +160,48 @@ def outside_notes(recording: Recording) -> tuple[Note, ...]:
         )
         found.append(Note("info", text))
     return tuple(found)
+
+
+def children_notes(recording: Recording) -> tuple[Note, ...]:
+    """Say what processes that this one has started hold of the devices: each that touches one pays for a context.
+
+    The driver is asked where something beside this process holds memory there, and else not.
+    """
+    crowded = [reading for reading in recording.after if (_others(reading) or 0) >= _OUTSIDE_LEAST]
+    if not crowded:
+        return ()
+    from gpumem_magic.recording.neighbours import processes_on
+
+    by_device: dict[str, list[int]] = defaultdict(list)
+    for process in processes_on(crowded):
+        if process.is_child and process.used:
+            by_device[process.device].append(process.used)
+    return tuple(Note("info", _children_text(device, held)) for device, held in by_device.items())
+
+
+def _others(reading: DeviceReading) -> int | None:
+    if reading.device_used is None or reading.process_used is None:
+        return None
+    return reading.device_used - reading.process_used
+
+
+def _children_text(device: str, held: Sequence[int]) -> str:
+    idle = [size for size in held if size <= _MOST_OF_A_CONTEXT]
+    count = "one process" if len(held) == 1 else f"{format_count(len(held))} processes"
+    verb = "is" if len(held) == 1 else "are"
+    text = f"{count} that this notebook started {verb} on {device} and hold{'s' if len(held) == 1 else ''} "
+    text += f"{format_bytes(sum(held))} there"
+    if not idle:
+        return text
+    about = format_bytes(sum(idle) // len(idle))
+    if len(held) == 1:
+        whose = "it has little more than a CUDA context"
+    elif len(idle) == len(held):
+        whose = f"each has little more than a CUDA context (about {about})"
+    else:
+        has = "has" if len(idle) == 1 else "have"
+        whose = f"{format_count(len(idle))} of them {has} little more than a CUDA context (about {about} each)"
+    return f"{text}: {whose}, which a worker needs only where it computes on the GPU"
 
 
 def _outside(reading: DeviceReading) -> int | None:

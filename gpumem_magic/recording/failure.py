@@ -11,12 +11,13 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpumem_magic.recording.model import Failure, ProcessMemory
+from gpumem_magic.recording.model import Failure
+from gpumem_magic.recording.neighbours import processes_on
 from gpumem_magic.recording.readings import cpu_reading
 from gpumem_magic.trace.frames import function_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from gpumem_magic.recording.model import DeviceReading
 
@@ -90,7 +91,7 @@ def with_surroundings(failure: Failure, after: Sequence[DeviceReading], previous
     previous
         `last_error_name` before the code ran.
     """
-    return replace(failure, processes=tuple(_processes(after)), previous_error=previous, host=_host(after))
+    return replace(failure, processes=tuple(processes_on(after)), previous_error=previous, host=_host(after))
 
 
 def _host(after: Sequence[DeviceReading]) -> DeviceReading:
@@ -145,32 +146,3 @@ def _frames(error: BaseException) -> tuple[tuple[str, int, str], ...]:
         frames.append((code.co_filename, traceback.tb_lineno or 0, function_name(code.co_name)))
         traceback = traceback.tb_next
     return tuple(reversed(frames[-_MOST_FRAMES:]))
-
-
-def _processes(after: Iterable[DeviceReading]) -> Iterator[ProcessMemory]:
-    by_uuid = {_bare(reading.uuid): reading.device for reading in after if reading.uuid}
-    if not by_uuid:
-        return
-    from gpumem_magic import nvml
-    from gpumem_magic.nvml.pids import is_same_process
-
-    own = os.getpid()
-    for device in nvml.read_all().devices:
-        key = by_uuid.get(_bare(device.uuid or ""))
-        for process in (device.processes or ()) if key is not None else ():
-            known = is_same_process(process.pid)
-            name = _name(process.pid) if known else None
-            yield ProcessMemory(str(key), process.pid, process.used, name, is_self=known and process.pid == own)
-
-
-def _bare(uuid: str) -> str:
-    return uuid.lower().removeprefix("gpu-")
-
-
-def _name(pid: int) -> str | None:
-    import psutil
-
-    try:
-        return str(psutil.Process(pid).name())
-    except psutil.Error:
-        return None

@@ -278,13 +278,17 @@ class ProcessSamples:
 
 
 class ProcessMemory(NamedTuple):
-    """What the driver says of one process on one device; `name` only where the PID means something here."""
+    """What the driver says of one process on one device; `name` only where the PID means something here.
+
+    `is_child`: this process has started it, or one that has.
+    """
 
     device: str
     pid: int
     used: int | None
     name: str | None
     is_self: bool
+    is_child: bool = False
 
 
 @dataclass(frozen=True)

@@ -165,9 +165,15 @@ def _limit(evidence: Evidence) -> list[str]:
 def _others(evidence: Evidence) -> list[str]:
     if evidence.backend == "cpu":
         return ["close what else runs on this machine", _SMALLER]
+    own = evidence.children
     named = [f"PID {one.pid}" + (f" ({one.name})" if one.name else "") for one in evidence.neighbours if one.used]
     found = []
-    if named:
+    if own and sum(one.used or 0 for one in own) >= (evidence.others.value if evidence.others is not None else 0) / 2:
+        found.append(
+            "end the processes that this notebook started, or keep CUDA out of them: a DataLoader's workers need none "
+            "where they build CPU tensors, and each that touches the GPU pays for a context"
+        )
+    elif named:
         found.append(f"stop or wait for {', '.join(named[:3])}; a forgotten kernel of yours is a usual one")
     else:
         found.append("look at `nvidia-smi` on the host: a container or another user does not see other processes")

@@ -31,11 +31,15 @@ Source: TypeAlias = Literal["events", "message", "reading"]
 
 @dataclass(frozen=True)
 class Neighbour:
-    """Another process on the device; `used` is None where the driver does not tell."""
+    """Another process on the device; `used` is None where the driver does not tell.
+
+    `is_child`: this process has started it.
+    """
 
     pid: int
     used: int | None
     name: str | None = None
+    is_child: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,11 @@ class Evidence:
         if self.segment is None or self.obtainable is None:
             return None
         return max(self.segment.value - self.obtainable.value, 0)
+
+    @property
+    def children(self) -> tuple[Neighbour, ...]:
+        """Processes that this one has started and that hold memory of the device."""
+        return tuple(one for one in self.neighbours if one.is_child and one.used)
 
     @property
     def taken(self) -> int | None:
@@ -290,13 +299,20 @@ def _own_by_list(message: OomMessage | None, reserved: Size | None) -> Size | No
 def _neighbours(
     key: str, message: OomMessage | None, processes: tuple[ProcessMemory, ...], process: Size | None
 ) -> tuple[Neighbour, ...]:
-    names = {one.pid: one.name for one in processes}
+    names = {one.pid: (one.name, one.is_child) for one in processes}
     if message is not None and message.processes:
-        found = [Neighbour(use.pid, use.used and use.used.value, names.get(use.pid)) for use in message.processes]
+        found = [
+            Neighbour(use.pid, use.used and use.used.value, *names.get(use.pid, (None, False)))
+            for use in message.processes
+        ]
         if message.this_process is None and process is not None:
             found = [one for one in found if one.used != process.value]
     else:
-        found = [Neighbour(one.pid, one.used, one.name) for one in processes if one.device == key and not one.is_self]
+        found = [
+            Neighbour(one.pid, one.used, one.name, one.is_child)
+            for one in processes
+            if one.device == key and not one.is_self
+        ]
     return tuple(sorted(found, key=lambda one: -(one.used or 0)))
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpumem_magic.analysis.oom.sizes import Size
     from gpumem_magic.analysis.oom.state import Owner, Pin
 
-__all__ = ["numbers", "reason"]
+__all__ = ["numbers", "reason", "started_here"]
 
 MIB = 1 << 20
 _CODE_KINDS = {"line", "frame", "before"}
@@ -175,10 +175,21 @@ def _others(evidence: Evidence) -> str:
         )
     who = [one for one in evidence.neighbours if one.used][:1]
     named = f" ({_neighbour(who[0].pid, who[0].name)}: {format_bytes(who[0].used or 0)})" if who else ""
+    if evidence.children:
+        named = f" ({started_here(evidence)})"
     return (
         f"{asked}, and other processes hold {size_text(evidence.others)}{whole}{named}; this one holds "
         f"{size_text(evidence.process)}"
     )
+
+
+def started_here(evidence: Evidence) -> str:
+    """Say what processes that this notebook started hold."""
+    those = evidence.children
+    held = [one.used or 0 for one in those]
+    count = "one process" if len(those) == 1 else f"{format_count(len(those))} processes"
+    each = "" if len(those) == 1 else f", {format_bytes(max(held))} at most each"
+    return f"{count} that this notebook started: {format_bytes(sum(held))}{each}"
 
 
 def _neighbour(pid: int, name: str | None) -> str:
@@ -299,6 +310,8 @@ def _device_numbers(evidence: Evidence) -> list[str]:
         return []
     name = f"{device_word(evidence)} {size_text(evidence.total)}" if evidence.total else device_word(evidence)
     lines = [f"{name}: {', '.join(parts)}"]
+    if evidence.children:
+        lines.append(f"of that {started_here(evidence)}")
     listed = [f"{_neighbour(one.pid, one.name)} {format_bytes(one.used)}" for one in evidence.neighbours if one.used]
     if listed:
         lines.append("other processes: " + ", ".join(listed[:5]) + (f", {len(listed) - 5} more" if listed[5:] else ""))

@@ -44,6 +44,22 @@ def test_other_processes_are_named():
     assert found.oom.suggestions[0].startswith("stop or wait for PID 41 (python)")
 
 
+def test_processes_that_the_notebook_started_are_told_from_strangers():
+    heap = Heap()
+    heap.segment(1 << 40, 60 * GIB)
+    heap.alloc(1 << 40, 60 * GIB, 2)
+    heap.oom(12 * GIB, 6 * GIB)
+    workers = [ProcessMemory("cuda:0", 50 + n, 520 * MIB, "python", is_self=False, is_child=True) for n in range(24)]
+    stranger = ProcessMemory("cuda:0", 41, 900 * MIB, "python", is_self=False)
+    failure = Failure("", processes=(*workers, stranger))
+    found = cell(heap, after=reading(heap, others=12 * GIB + GIB // 2), failure=failure)
+    assert found.oom.cause is Cause.OTHERS
+    told = "24 processes that this notebook started: 12.2 GiB, 520 MiB at most each"
+    assert f"other processes hold 13.5 GiB of the card's 80.0 GiB ({told})" in found.oom.sentence
+    assert f"of that {told}" in found.oom.numbers
+    assert found.oom.suggestions[0].startswith("end the processes that this notebook started, or keep CUDA out of them")
+
+
 def test_memory_outside_torch():
     heap = Heap()
     heap.segment(1 << 40, 10 * GIB)
