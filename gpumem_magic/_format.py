@@ -1,17 +1,47 @@
-"""Numbers as people read them: binary units, always with the unit."""
+"""Numbers as people read them: binary units, always with the unit; text in what a terminal can show."""
 
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
 
-__all__ = ["format_bytes", "format_count", "format_duration", "format_share", "has_rtl", "visible"]
+__all__ = [
+    "encodable",
+    "format_bytes",
+    "format_count",
+    "format_duration",
+    "format_share",
+    "has_rtl",
+    "printed_encoding",
+    "say",
+    "visible",
+]
 
 # What steers a terminal (C0, DEL, C1), turns the reading order around without a letter (embeddings, overrides,
 # isolates), breaks a line where none is (U+2028, U+2029), or cannot be encoded (lone surrogates). Marks that real
 # scripts need (joiners, right-to-left mark) are none of these.
 _STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
+# What stands in for a character that an encoding lacks.
+_ASCII = {
+    "…": "...",
+    "·": "|",
+    "×": "x",
+    "−": "-",
+    "–": "-",
+    "→": "->",
+    "│": "|",
+    "µ": "u",
+    "█": "#",
+    "▏": "",
+    "▎": "",
+    "▍": "",
+    "▌": "",
+    "▋": "",
+    "▊": "#",
+    "▉": "#",
+}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -101,3 +131,37 @@ def format_share(part: int, whole: int) -> str:
 def has_rtl(text: str) -> bool:
     """Tell whether letters in a text run from right to left."""
     return any(unicodedata.bidirectional(character) in {"R", "AL"} for character in text)
+
+
+def encodable(text: str, encoding: str) -> str:
+    """Replace what `encoding` cannot hold, by ASCII look-alikes where there are any, else by ``?``."""
+    try:
+        text.encode(encoding)
+    except (LookupError, UnicodeEncodeError):
+        pass
+    else:
+        return text
+    try:
+        "a".encode(encoding)
+    except LookupError:
+        encoding = "ascii"
+    result = []
+    for character in text:
+        try:
+            character.encode(encoding)
+            result.append(character)
+        except UnicodeEncodeError:
+            # Isolates and other signs of direction have no look, so nothing stands in for them.
+            if unicodedata.category(character) != "Cf":
+                result.append(_ASCII.get(character, "?"))
+    return "".join(result)
+
+
+def printed_encoding() -> str:
+    """Return the encoding of what is printed."""
+    return getattr(sys.stdout, "encoding", None) or "utf-8"
+
+
+def say(text: str) -> None:
+    """Print text where the user's own prints go, in characters that can be written there."""
+    print(encodable(text, printed_encoding()))  # noqa: T201 - it is the magics' output

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpumem_magic._format import encodable, printed_encoding
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -171,7 +173,8 @@ class LedgerView:
     text: str
 
     def __str__(self) -> str:
-        return self.text
+        # Mostly to be printed.
+        return encodable(self.text, printed_encoding())
 
     def __repr__(self) -> str:
-        return self.text
+        return str(self)

@@ -10,6 +10,7 @@ from IPython.core.magic_arguments import argument
 from IPython.display import publish_display_data
 
 from gpumem_magic import _reports
+from gpumem_magic._format import say
 from gpumem_magic.magics.arguments import Request, options_of
 from gpumem_magic.magics.cells import running_number
 from gpumem_magic.magics.origins import Origins, unowned_blocks
@@ -300,9 +301,9 @@ class LedgerMagics:
         if keeper.cuda_since is not None:
             runs += f"; CUDA is in use since {keeper.cuda_since}"
         if keeper.is_on:
-            print(f"gpumem: every cell is measured from the next one on; {runs} (%gpumem_ledger)")  # noqa: T201
+            say(f"gpumem: every cell is measured from the next one on; {runs} (%gpumem_ledger)")
         else:
-            print(f"gpumem: only cells under %%gpumem are measured; {runs} (%gpumem_ledger)")  # noqa: T201
+            say(f"gpumem: only cells under %%gpumem are measured; {runs} (%gpumem_ledger)")
 
     @as_magic(
         "gpumem_ledger",
@@ -319,9 +320,7 @@ class LedgerMagics:
         found = options_of(self.gpumem_ledger, line, "%gpumem_ledger")
         if found.clear:
             self._keeper.ledger.clear()
-        print(  # noqa: T201 - the magic's output
-            self._keeper.view(newest_first=found.newest, top=max(1, found.top), budget=max(0.0, found.budget)).text
-        )
+        say(self._keeper.view(newest_first=found.newest, top=max(1, found.top), budget=max(0.0, found.budget)).text)
 
 
 _NAMES = ("gpumem_auto", "gpumem_ledger")

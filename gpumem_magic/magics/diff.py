@@ -10,6 +10,7 @@ from IPython.core.magic_arguments import argument
 
 from gpumem_magic import _reports
 from gpumem_magic._errors import BadUsageError, GpumemError
+from gpumem_magic._format import say
 from gpumem_magic.magics.arguments import export_path, options_of, unquoted
 from gpumem_magic.magics.show import display, written
 from gpumem_magic.magics.tools import as_magic
@@ -88,10 +89,10 @@ class DiffMagics:
         except BadUsageError as error:
             raise UsageError(f"%gpumem_diff: {error}") from None
         except GpumemError as error:
-            print(f"gpumem: {error}")  # noqa: T201 - the magic's output
+            say(f"gpumem: {error}")
             return
         if target is not None:
-            print(written(comparison, target))  # noqa: T201 - the magic's output
+            say(written(comparison, target))
         display(comparison)
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gpumem_magic._format import encodable
 from gpumem_magic.widget import can_show_widgets
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ class _TerminalLine:
         width = max(20, shutil.get_terminal_size().columns - 1)
         with self._lock:
             self._wipe()
-            self._stream.write(text if len(text) <= width else text[: width - 1] + "…")
+            shown = text if len(text) <= width else text[: width - 1] + "…"
+            self._stream.write(encodable(shown, getattr(self._stream, "encoding", None) or "utf-8"))
             self._stream.flush()
             self._shown = True
             for stream in (self._stream, sys.stderr):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic import _reports
-from gpumem_magic._format import format_bytes, format_count
+from gpumem_magic._format import format_bytes, format_count, say
 from gpumem_magic.magics.lines import MAGIC_CODE, CellLines
 from gpumem_magic.magics.live import live_line_for
 from gpumem_magic.magics.remarks import held_by_error, leftover_notes, remarks
@@ -179,7 +179,7 @@ class Measurement:
             what = "the cell itself is not affected"
             if self.request.allowed_leak is not None:
                 what += ", and whether it leaks was not checked"
-            print(f"gpumem: the report failed ({one_line(error)}); {what}")  # noqa: T201
+            say(f"gpumem: the report failed ({one_line(error)}); {what}")
         finally:
             # What a scratch cell promises holds without a report, too.
             self._clear()
@@ -268,17 +268,17 @@ class Measurement:
 
         freed = scratch.end(failed=self._has_failed)
         if stayed is None:
-            print(scratch_text(scratch, freed, unknown="there is no report of the cell"))  # noqa: T201
+            say(scratch_text(scratch, freed, unknown="there is no report of the cell"))
             return
         scan = self._scan(_SCAN_SECONDS, quick=False) if stayed else None
         if scan is None:
             unknown = "the search failed" if stayed else None
-            print(scratch_text(scratch, freed, unknown=unknown))  # noqa: T201
+            say(scratch_text(scratch, freed, unknown=unknown))
             return
         remains = scratch.remains(stayed, scan)
         # Where the search was cut short, what it did not find may well have an owner.
         rest = unowned(stayed, remains) if scan.cut is None else {}
-        print(scratch_text(scratch, freed, remains, rest, unknown=scan.cut))  # noqa: T201
+        say(scratch_text(scratch, freed, remains, rest, unknown=scan.cut))
         self._correct(scan)
 
     def _holders(self, recording: Recording) -> HolderScan | None:
@@ -301,7 +301,7 @@ class Measurement:
         try:
             return with_bounds(who_holds(self._shell, budget=seconds, quick=quick, first=first), self._shell.user_ns)
         except Exception as error:  # noqa: BLE001 - any object may be hostile; the report stands without it
-            print(f"gpumem: looking for holders failed ({one_line(error)}); the report leaves them out")  # noqa: T201
+            say(f"gpumem: looking for holders failed ({one_line(error)}); the report leaves them out")
             return None
 
     def _with_cell_lines(self, recording: Recording) -> Recording:

@@ -16,6 +16,7 @@ from IPython.core.error import UsageError
 from IPython.core.inputtransformer2 import classic_prompt, ipython_prompt, leading_indent
 
 from gpumem_magic._errors import LeakError
+from gpumem_magic._format import say
 from gpumem_magic.magics.arguments import find_magic_line
 from gpumem_magic.magics.cells import Cells, running_number
 from gpumem_magic.magics.code import Body, compile_body
@@ -149,7 +150,7 @@ class Session:
                 with interrupt_between_imports(once_more=_was_stopped(result)), paused_collector():
                     self._finish(frame, result)
             except KeyboardInterrupt:
-                print("gpumem: no report: interrupted while it was made; the cell itself had ended")  # noqa: T201
+                say("gpumem: no report: interrupted while it was made; the cell itself had ended")
                 came_late = True
         if came_late:  # IPython would let the cells behind this one run
             fail_cell(self._shell, result, KeyboardInterrupt("after the cell had ended"))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.display import publish_display_data
 
 from gpumem_magic._errors import ExportError, GpumemError
+from gpumem_magic._format import printed_encoding, say
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -60,8 +61,7 @@ def display(report: Report | Comparison | ExportedReport, cell_key: Hashable = N
         Names the cell: running it again closes the widget of its former run. None: nothing is closed.
     """
     if "ipykernel.kernelapp" not in sys.modules:
-        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-        publish_display_data({"text/plain": report.to_text(encoding=encoding)})
+        publish_display_data({"text/plain": report.to_text(encoding=printed_encoding())})
         return
     from gpumem_magic import widget
 
@@ -94,12 +94,12 @@ def show_report(report: Report, request: Request, cell_key: Hashable) -> None:
         try:
             written = _explored(report, request).save(request.export)
         except ExportError as error:
-            print(f"gpumem: {error}")  # noqa: T201 - the magic's output
+            say(f"gpumem: {error}")
         else:
             if not request.quiet:
                 from gpumem_magic.report.files import shown_path
 
-                print(f"gpumem: wrote {shown_path(written)}")  # noqa: T201 - the magic's output
+                say(f"gpumem: wrote {shown_path(written)}")
     if not request.quiet:
         display(report, cell_key)
 
@@ -111,5 +111,5 @@ def _explored(report: Report, request: Request) -> Report:
     try:
         return report.explored()
     except GpumemError as error:
-        print(f"gpumem: --whatif adds nothing to the file, since {error}")  # noqa: T201 - the magic's output
+        say(f"gpumem: --whatif adds nothing to the file, since {error}")
         return report

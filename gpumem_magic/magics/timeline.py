@@ -9,6 +9,7 @@ from IPython.core.magic_arguments import argument
 
 from gpumem_magic import _reports
 from gpumem_magic._errors import BadUsageError
+from gpumem_magic._format import say
 from gpumem_magic.magics.arguments import export_path, options_of, unquoted
 from gpumem_magic.magics.show import display, written
 from gpumem_magic.magics.tools import as_magic
@@ -49,10 +50,10 @@ class TimelineMagics:
             raise UsageError(f"%gpumem_timeline: {error}") from None
         report = self._report(found.last)
         if report is None:
-            print("gpumem: no measured cell has allocated anything yet; %gpumem_auto on measures every cell")  # noqa: T201
+            say("gpumem: no measured cell has allocated anything yet; %gpumem_auto on measures every cell")
             return
         if target is not None:
-            print(written(report, target))  # noqa: T201 - the magic's output
+            say(written(report, target))
         display(report, _NAME)
 
     def _report(self, last: int | None) -> Report | None:

@@ -10,6 +10,7 @@ from IPython.core.magic import no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from gpumem_magic._errors import BadUsageError
+from gpumem_magic._format import say
 from gpumem_magic.magics.arguments import options_of, unquoted
 from gpumem_magic.magics.cells import running_number
 from gpumem_magic.magics.settings_watch import SettingsWatch
@@ -78,7 +79,7 @@ class ToolMagics:
             origins=self._keeper.origins(scan),
             unowned=self._keeper.unowned(scan),
         )
-        print(text)  # noqa: T201 - the magic's output
+        say(text)
 
     @as_magic(
         "gpumem_free",
@@ -97,7 +98,7 @@ class ToolMagics:
         found = options_of(self.gpumem_free, line, "%gpumem_free")
         try:
             steps = release(self._shell, outputs=found.out, variables=found.vars, compiled=found.compiled)
-            print(release_text(steps))  # noqa: T201 - the magic's output
+            say(release_text(steps))
         except BadUsageError as error:
             raise UsageError(f"%gpumem_free: {error}") from None
 
@@ -128,13 +129,13 @@ class ToolMagics:
             raise UsageError(f"%gpumem_conf: {error}") from None
         version = installed_torch() or NEWEST
         if found.options:
-            print(describe_options(given or version))  # noqa: T201 - the magic's output
+            say(describe_options(given or version))
             return
         string = unquoted(" ".join(found.string)) if found.string else None
         text, _ = describe_conf(string, given, os.environ)
         facts = self.watch.facts(running_number(self._shell), version)
         lines = [*describe_session(facts), *describe_below(python_children(), facts)]
-        print("\n".join([text, *lines] if text else lines))  # noqa: T201 - the magic's output
+        say("\n".join([text, *lines] if text else lines))
 
 
 _watching: dict[int, Callable[[Any], None]] = {}

@@ -12,6 +12,7 @@ from IPython.display import publish_display_data
 
 from gpumem_magic import _reports
 from gpumem_magic._errors import BadUsageError, GpumemError, SnapshotError
+from gpumem_magic._format import say
 from gpumem_magic.magics.arguments import options_of, unquoted
 from gpumem_magic.magics.diff import operand
 from gpumem_magic.magics.live import live_line_for
@@ -71,7 +72,7 @@ class WhatIfMagics:
         except BadUsageError as error:
             raise UsageError(f"%{_NAME}: {error}") from None
         except GpumemError as error:
-            print(f"gpumem: {error}")  # noqa: T201 - the magic's output
+            say(f"gpumem: {error}")
             return
         # A setting is replayed as the newest torch takes it.
         refused = [
@@ -83,7 +84,7 @@ class WhatIfMagics:
         if hasattr(self._shell, "kernel"):
             publish_display_data({"text/plain": text, "text/html": "".join(tables)})
         else:
-            print(text)  # noqa: T201
+            say(text)
 
     def _answers(self, report: Report, confs: list[str] | None, cap: int | None) -> tuple[list[str], list[str]]:
         # The replay's rooms come with the first question.

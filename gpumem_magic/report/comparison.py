@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from gpumem_magic._format import printed_encoding
 from gpumem_magic.analysis.diff import Side, compare, side_of
 from gpumem_magic.report.diff_text import diff_html, diff_text
 from gpumem_magic.report.files import write_report
@@ -98,7 +99,8 @@ class Comparison:
         return f"<gpumem comparison of {self.title}: {self.sentence}>"
 
     def __str__(self) -> str:
-        return self.to_text()
+        # Mostly to be printed.
+        return self.to_text(encoding=printed_encoding())
 
     def to_text(self, top: int | None = None, *, encoding: str = "utf-8") -> str:
         """Return the sentence, the totals and the rows that changed most.

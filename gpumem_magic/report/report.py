@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpumem_magic._errors import ExportError
+from gpumem_magic._format import printed_encoding
 from gpumem_magic.analysis.anonymous import without_source
 from gpumem_magic.report.document import detail_document, view_document
 from gpumem_magic.report.segments import moment_document
@@ -115,7 +116,8 @@ class Report:
         return f"<gpumem report of {self.title}: {self.sentence}>"
 
     def __str__(self) -> str:
-        return self.to_text()
+        # Mostly to be printed.
+        return self.to_text(encoding=printed_encoding())
 
     def to_text(self, top: int | None = None, *, width: int = 100, encoding: str = "utf-8") -> str:
         """Return sentence, numbers and a compact table.

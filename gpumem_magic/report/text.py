@@ -9,7 +9,7 @@ from __future__ import annotations
 import unicodedata
 from typing import TYPE_CHECKING
 
-from gpumem_magic._format import format_bytes, has_rtl, visible
+from gpumem_magic._format import encodable, format_bytes, has_rtl, visible
 from gpumem_magic.report.purposes import by_category, by_module
 from gpumem_magic.report.wording import format_share, label_of, numbers, table_title
 
@@ -18,25 +18,8 @@ if TYPE_CHECKING:
 
     from gpumem_magic.analysis.model import Analysis, DeviceAnalysis, Row
 
-__all__ = ["clip", "display_width", "encodable", "report_text"]
+__all__ = ["clip", "display_width", "report_text"]
 
-_ASCII = {
-    "…": "...",
-    "·": "|",
-    "×": "x",
-    "−": "-",
-    "–": "-",
-    "→": "->",
-    "µ": "u",
-    "█": "#",
-    "▏": "",
-    "▎": "",
-    "▍": "",
-    "▌": "",
-    "▋": "",
-    "▊": "#",
-    "▉": "#",
-}
 _BAR_CELLS = 12
 _EIGHTHS = "▏▎▍▌▋▊▉"
 # Isolates keep a right-to-left line of source from turning the row around: LEFT-TO-RIGHT ISOLATE (code runs that way,
@@ -70,29 +53,6 @@ def clip(text: str, width: int) -> str:
 
 def _pad(text: str, width: int) -> str:
     return text + " " * max(width - display_width(text), 0)
-
-
-def encodable(text: str, encoding: str) -> str:
-    """Replace what `encoding` cannot hold, by ASCII look-alikes where there are any, else by ``?``."""
-    try:
-        text.encode(encoding)
-    except (LookupError, UnicodeEncodeError):
-        pass
-    else:
-        return text
-    try:
-        "a".encode(encoding)
-    except LookupError:
-        encoding = "ascii"
-    result = []
-    for character in text:
-        try:
-            character.encode(encoding)
-            result.append(character)
-        except UnicodeEncodeError:
-            if character not in (_ISOLATE, _POP):
-                result.append(_ASCII.get(character, "?"))
-    return "".join(result)
 
 
 def _bar(share: float) -> str:

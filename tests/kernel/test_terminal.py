@@ -76,3 +76,50 @@ def test_report_and_live_line_in_a_terminal(tmp_path):
     # What is left of the live line is wiped, and the stream's own method is back.
     assert not any(line.startswith("gpumem: recording") for line in lines)
     assert "TYPE 1048576 builtin_function_or_method" in lines
+
+
+SCRIPTS = """
+run("%%gpumem --label 训练 --export отчёт.html\\nвес = torch.ones(300_000)\\nوزن = torch.ones(300_000)")
+run("import gpumem_magic; print(gpumem_magic.last)")
+run("%gpumem_who")
+run("%gpumem_diff 训练 训练 --export отчёт.html")
+run("%gpumem_timeline --export отчёт.html")
+run("%gpumem_ledger")
+run("print(gpumem_magic.ledger())")
+run("gpumem_magic.ledger()")
+run("%%gpumem --scratch\\nслой = torch.ones(300_000)")
+run("%gpumem_free --vars вес")
+run("%gpumem_conf ключ:1")
+run("%gpumem_whatif --device ж")
+"""
+
+
+def test_text_survives_a_terminal_that_has_few_characters(tmp_path):
+    code = (
+        "from IPython.terminal.interactiveshell import TerminalInteractiveShell\n"
+        "shell = TerminalInteractiveShell.instance(colors='NoColor', simple_prompt=True)\n"
+        "run = shell.run_cell\nrun('import torch')\nrun('%load_ext gpumem_magic')\n" + SCRIPTS
+    )
+    environment = {
+        **os.environ,
+        "IPYTHONDIR": str(tmp_path),
+        "PYTHONIOENCODING": "cp1252",
+        "PYTHONUTF8": "0",
+        "COLUMNS": "200",
+    }
+    (tmp_path / "cells.py").write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "cells.py"], cwd=tmp_path, env=environment, capture_output=True, check=False, timeout=120
+    )
+    said = (done.stdout + done.stderr).decode("cp1252")
+    assert done.returncode == 0, said
+    assert "Error" not in said.replace("UsageError", ""), said
+    assert said.count("gpumem: wrote ?????.html") == 3
+    for words in (
+        "50% allocated at line 2 `???",
+        "Out[0]:",
+        "gpumem: scratch removed ????",
+        "float32  ?? line 3  ???",
+        "variables ???: 1.14 MiB",
+    ):
+        assert words in said, said

@@ -7,8 +7,9 @@ from dataclasses import replace
 import make_documents  # type: ignore[import-not-found]
 import pytest
 
+from gpumem_magic._format import encodable
 from gpumem_magic.recording.model import Note
-from gpumem_magic.report.text import clip, display_width, encodable, report_text
+from gpumem_magic.report.text import clip, display_width, report_text
 
 
 def lines_of(text):
