@@ -127,11 +127,16 @@ def compare(row, prediction):
         "exact": error == 0,
         "within 1 %": relative <= 0.01,
         "in range": prediction.low <= true <= prediction.high,
+        # By its own word neither the GPU's timing nor calls that left no event are likely to change it.
+        "firm": prediction.is_firm,
+        "firm and exact": prediction.is_firm and error == 0,
         "worst": relative,
     }
     reasons = []
     if error:
         reasons.append(f"{error / 2**20:+.0f} MiB ({error / true:+.2%})" if true else f"{error:+,} B")
+        doubts = ", ".join(prediction.doubts)
+        reasons.append("called firm" if prediction.is_firm else f"depends on {doubts}")
     if not result["in range"]:
         reasons.append("out of range")
     if row["cap_gib"] is not None:

@@ -14,7 +14,7 @@ import time
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
-from .programs import FRESH, MIB, SETTINGS, fresh_program
+from .programs import FRESH, MIB, SETTINGS, first_of, fresh_program, fresh_variants
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +41,7 @@ def main(script: Path, out: Path, seconds: float, seeds: range, processes: int) 
     folder.mkdir(exist_ok=True)
     lock = folder / "lock"
     lock.touch()
-    jobs = [(seed, variant) for seed in seeds for variant in range(len(FRESH))]
+    jobs = [(seed, variant) for seed in seeds for variant in fresh_variants(seed)]
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
 
@@ -50,7 +50,7 @@ def main(script: Path, out: Path, seconds: float, seeds: range, processes: int) 
         left = seconds - min(40, seconds / 3) - (time.monotonic() - began)
         if left < 8:
             return
-        setting, _ = FRESH[variant]
+        setting, _ = FRESH[first_of(variant)]
         environ = {key: value for key, value in os.environ.items() if "ALLOC_CONF" not in key}
         if SETTINGS[setting]:
             environ["PYTORCH_CUDA_ALLOC_CONF"] = SETTINGS[setting]
@@ -90,7 +90,7 @@ def one(out: Path, lock: Path, seed: int, variant: int) -> int:
     """Play one program in this process, alone on the card; print its row."""
     import torch  # noqa: F401 - before the lock: it takes seconds
 
-    setting, share = FRESH[variant]
+    setting, share = FRESH[first_of(variant)]
     program = fresh_program(seed, share)
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -124,7 +124,8 @@ def one(out: Path, lock: Path, seed: int, variant: int) -> int:
 
 def compare(folder: Path, processes: int) -> str:
     """Predict every run from every other one of its program that had no limit; return the table."""
-    rows = json.loads((folder / "truth.json").read_text())["rows"]
+    every = json.loads((folder / "truth.json").read_text())["rows"]
+    rows = [row for row in every if row["variant"] < len(FRESH)]
     by_seed: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         by_seed[row["seed"]].append(row)
@@ -142,7 +143,23 @@ def compare(folder: Path, processes: int) -> str:
         f"  {name}: " + ", ".join(f"{value} {key}" for key, value in total.items()) for name, total in totals.items()
     ]
     took = f"predicted and compared in {time.monotonic() - began:.0f} s"
-    return "\n".join([*misses, *sorted(lines), took, *_goals(totals, worst)])
+    return "\n".join([*misses, *sorted(lines), took, *_goals(totals, worst), *_apart(every)])
+
+
+def _apart(rows: list[dict[str, Any]]) -> list[str]:
+    """Say how far two runs of one program under one setting were from each other: no prediction can be nearer."""
+    first = {(row["seed"], row["variant"]): row["reserved_peak"] for row in rows if row["variant"] < len(FRESH)}
+    pairs = [
+        (first[row["seed"], first_of(row["variant"])], row["reserved_peak"])
+        for row in rows
+        if row["variant"] >= len(FRESH) and (row["seed"], first_of(row["variant"])) in first
+    ]
+    if not pairs:
+        return []
+    off = [abs(one - other) / one for one, other in pairs]
+    same = off.count(0) / len(off)
+    text = f"several streams, a program and setting run twice: {len(pairs)} pairs, {same:.1%} the same"
+    return [f"{text}, at most {max(off):.2%} apart"]
 
 
 def _goals(totals: dict[str, Counter[str]], worst: dict[str, float]) -> list[str]:
@@ -182,6 +199,7 @@ def _goals_of(totals: dict[str, Counter[str]], worst: dict[str, float]) -> list[
             f"exact {total['exact'] / count:.1%}",
             f"at most {max(worst[name] for name in names):.2%} off",
             f"in range {total['in range'] / count:.1%}",
+            f"called firm {total['firm']}, of which exact {total['firm, exact'] / max(total['firm'], 1):.1%}",
         ]
         if limited:
             parts += [
@@ -270,6 +288,8 @@ def _judge(prediction: Prediction, target: dict[str, Any]) -> tuple[dict[str, in
         "within 1 %": int(off <= 0.01 * true),
         "within 3 %": int(off <= 0.03 * true),
         "in range": int(prediction.low <= true <= prediction.high),
+        "firm": int(prediction.is_firm),
+        "firm, exact": int(prediction.is_firm and not off),
     }
     if target["cap_gib"] is not None:
         died = target["failed_alloc"] is not None
@@ -285,6 +305,7 @@ def _judge(prediction: Prediction, target: dict[str, Any]) -> tuple[dict[str, in
     miss = ""
     if off or not counter.get("verdict", 1):
         told = f"{prediction.expected / MIB:.0f} MiB [{prediction.low / MIB:.0f}, {prediction.high / MIB:.0f}]"
+        told += ", firm" if prediction.is_firm else ""
         miss = (
             f"{target['recording']} ({target['conf'] or 'defaults'}, limit {target['cap_gib']}): {told}, "
             f"true {true / MIB:.0f} MiB, {prediction.verdict}"

@@ -268,6 +268,20 @@ FRESH: tuple[tuple[str, float | None], ...] = (
 )
 
 
+# Programs on several streams are played once more under these: how far one run is from the next.
+AGAIN = tuple(variant for variant, (_, share) in enumerate(FRESH) if share is None)
+
+
+def fresh_variants(seed: int) -> range:
+    """Return the runs of a program: those of `FRESH`, and for several streams those that come again."""
+    return range(len(FRESH) + len(AGAIN) * fresh_program(seed, None).has_streams)
+
+
+def first_of(variant: int) -> int:
+    """Return the variant of `FRESH` that a run plays."""
+    return variant if variant < len(FRESH) else AGAIN[variant - len(FRESH)]
+
+
 def fresh_program(seed: int, share: float | None) -> FuzzProgram:
     """Return the program of a fresh process: longer, every fifth on several streams, every sixth with pools."""
     program = write_program(
