@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
+import importlib.util
 import warnings
 from pathlib import Path
 from typing import Any
@@ -37,19 +38,45 @@ def load_binding() -> Any | Absence:
             # The retired package `pynvml` (13.x, only a shell around NVIDIA's) warns whoever imports the module.
             warnings.simplefilter("ignore", FutureWarning)
             module = importlib.import_module("pynvml")
-    except ImportError as error:
-        return Absence(None, f"NVIDIA's Python binding cannot be imported ({error}); run `{_INSTALL}`.")
-    missing = [name for name in _NEEDED if not hasattr(module, name)]
-    if not missing:
+    except ModuleNotFoundError as error:
+        if error.name == "pynvml":
+            return Absence(None, f"NVIDIA's Python binding is not installed; run `{_INSTALL}`.")
+        return _unusable(_found_file(), f"cannot be imported ({_words(error)})")
+    except Exception as error:  # noqa: BLE001 - a dead fork may fail in any way, one for Python 2 by its syntax
+        return _unusable(_found_file(), f"cannot be imported ({_words(error)})")
+    if all(hasattr(module, name) for name in _NEEDED):
         return module
-    where = getattr(module, "__file__", None) or "an unknown place"
+    return _unusable(getattr(module, "__file__", None), "is not NVIDIA's")
+
+
+def _words(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+def _unusable(where: str | None, what: str) -> Absence:
+    """Name the module that stands in the way, and the line that removes it."""
+    if where is None:
+        return Absence(None, f"`pynvml` {what}; run `{_INSTALL}`.")
     owner = _owner_of(Path(where))
-    remove = f"pip uninstall -y {owner} && " if owner and owner != "nvidia-ml-py" else ""
-    what = f"the package `{owner}`" if owner else f"the file {where}"
     if owner is None:
-        remove = f"remove {where}, then run "
-        return Absence(None, f"`pynvml` is not NVIDIA's: {what} shadows it; {remove}`{_INSTALL}`.")
-    return Absence(None, f"`pynvml` is not NVIDIA's: {what} shadows it; run `{remove}{_INSTALL}`.")
+        return Absence(
+            None, f"`pynvml` {what}: the file {where} shadows NVIDIA's; remove {where}, then run `{_INSTALL}`."
+        )
+    if owner.replace("_", "-").lower() == "nvidia-ml-py":
+        return Absence(None, f"`pynvml` {what}: the package `{owner}` is too old or damaged; run `{_INSTALL}`.")
+    return Absence(
+        None,
+        f"`pynvml` {what}: the package `{owner}` shadows NVIDIA's; run `pip uninstall -y {owner} && {_INSTALL}`.",
+    )
+
+
+def _found_file() -> str | None:
+    """Say which file ``import pynvml`` reads."""
+    try:
+        spec = importlib.util.find_spec("pynvml")
+    except (ImportError, ValueError):
+        return None
+    return None if spec is None else spec.origin
 
 
 def _owner_of(file: Path) -> str | None:
