@@ -9,7 +9,7 @@ import { type Change, MonitorModel } from './model';
 import { COLORS, heldBy, kernelLabels, Palette } from './owners';
 import { ProtocolError, parseHistory, parseMessage, parseState } from './parse';
 import type { KernelState, State } from './protocol';
-import { ownerRows } from './rows';
+import { contextsBelow, ownerRows } from './rows';
 import { DEFAULTS, isHidden, readSettings } from './settings';
 import { VERSION } from './version';
 
@@ -206,6 +206,22 @@ describe('owners', () => {
       ['pid 4', null]
     ]);
     expect(rows[3]?.reason).toBe('not told');
+  });
+
+  it('count the processes below a kernel that have a context and hardly anything in it', () => {
+    const mib = 2 ** 20;
+    const below = (...held: (number | null)[]): unknown[] =>
+      held.map((used, at) => ({ pid: 20 + at, used, owner: 'kernel', kernelId: 'k' }));
+    const counted = (processes: unknown[], kernelPid: number | null = 7): unknown => {
+      const [only] = parseState(wire(1, [device(0, { processes })])).devices;
+      return contextsBelow(only?.processes ?? [], kernelPid);
+    };
+    const own = { pid: 7, used: 520 * mib, owner: 'kernel', kernelId: 'k' };
+    expect(counted([own, ...below(500 * mib, 540 * mib, 9 * GIB, null, 0)])).toEqual({ count: 2, each: 520 * mib });
+    expect(counted([own])).toBeNull();
+    expect(counted([own, ...below(9 * GIB)])).toBeNull();
+    // Which of them is the kernel is not known.
+    expect(counted([own, ...below(500 * mib)], null)).toBeNull();
   });
 
   it('hold what their instances list when MIG is on', () => {

@@ -44,6 +44,30 @@ const RANK: Record<SegmentKind, number> = {
   free: 8
 };
 
+/** A context with its kernels and libraries takes 0.3 to 0.9 GiB; what holds more computes, too. */
+const MOST_OF_A_CONTEXT = 2 ** 30;
+
+/** Processes below a kernel that hold little more than a CUDA context: `count` of them, about `each` bytes. */
+export interface Contexts {
+  count: number;
+  each: number;
+}
+
+/**
+ * Count the processes that a kernel started and that have a CUDA context and hardly anything in it: data loaders and
+ * helpers that touched the GPU by accident, as a rule.
+ */
+export function contextsBelow(processes: readonly ProcessState[], kernelPid: number | null): Contexts | null {
+  const held = processes
+    .filter(process => process.pid > 0 && process.pid !== kernelPid && !process.reported)
+    .map(process => process.used ?? 0)
+    .filter(used => used > 0 && used <= MOST_OF_A_CONTEXT);
+  if (kernelPid === null || held.length === 0) {
+    return null;
+  }
+  return { count: held.length, each: held.reduce((sum, used) => sum + used, 0) / held.length };
+}
+
 /** One row a kernel (with its children), one a process of anybody else; the largest first within each kind. */
 export function ownerRows(processes: readonly ProcessState[]): OwnerRow[] {
   const kernels = new Map<string, ProcessState[]>();

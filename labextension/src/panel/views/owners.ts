@@ -2,7 +2,7 @@
 
 import { formatAge } from '../format';
 import type { ProcessState } from '../protocol';
-import { type OwnerRow, ownerRows } from '../rows';
+import { type Contexts, contextsBelow, type OwnerRow, ownerRows } from '../rows';
 import type { Segment } from '../segments';
 import { paint, segmentName } from './bar';
 import { bytesText, type ViewContext } from './context';
@@ -83,12 +83,26 @@ class OwnerView implements ItemView<OwnerRow> {
     const { model, trans } = this._context;
     const more = row.processes.length - SHOWN_CHILDREN;
     const kernel = model.kernel(row.kernelId);
+    const contexts = contextsBelow(row.processes, kernel?.pid ?? null);
     return [
+      ...(contexts ? [this._contexts(contexts, row.processes.length)] : []),
       ...row.processes.slice(0, SHOWN_CHILDREN).flatMap(child => this._pid(child, row.processes.length > 1)),
       ...(row.processes.some(process => process.reported) ? [trans.__('by the kernel’s own report')] : []),
       ...(more > 0 ? [trans._n('%1 more process', '%1 more processes', more, more)] : []),
       ...(kernel?.executionState ? [kernelState(this._context, kernel)] : [])
     ];
+  }
+
+  private _contexts({ count, each }: Contexts, processes: number): string {
+    const { trans } = this._context;
+    const size = bytesText(this._context, each);
+    return trans._n(
+      '%1 of %3 processes has little more than a CUDA context (%2)',
+      '%1 of %3 processes have little more than a CUDA context (about %2 each)',
+      count, // which the texts call %1
+      size,
+      String(processes)
+    );
   }
 
   private _processDetail(process: ProcessState | undefined): string[] {

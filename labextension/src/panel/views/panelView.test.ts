@@ -266,6 +266,23 @@ describe('the panel', () => {
     expect(lines(node).join('\n')).toContain('PID 7 prog · idle for 2 h');
   });
 
+  it('says which processes of a notebook have little more than a CUDA context', () => {
+    const all = open();
+    const below = [1, 2, 3, 4].map(n => ({
+      pid: 20 + n,
+      used: 520 * 2 ** 20,
+      name: 'w',
+      owner: 'kernel',
+      kernelId: 'k'
+    }));
+    const crowded = parseState({ ...state(), devices: [{ ...device, processes: [...processes, ...below] }] });
+    all.model.apply({ type: 'state', state: crowded });
+    all.view.drawAll();
+    expect(lines(all.node).join('\n')).toContain(
+      '4 of 5 processes have little more than a CUDA context (about 520 MiB each) · PID 7 prog 20.0 GiB'
+    );
+  });
+
   it('says nothing that cannot be translated', () => {
     const plain = nullTranslator.load('gpumem_magic');
     const marked = {
