@@ -14,7 +14,7 @@ import time
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
-from .programs import FRESH, MIB, SETTINGS, first_of, fresh_program, fresh_variants
+from .programs import FRESH, FRESH_SETTINGS, MIB, first_of, fresh_program, fresh_variants
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,8 +52,8 @@ def main(script: Path, out: Path, seconds: float, seeds: range, processes: int) 
             return
         setting, _ = FRESH[first_of(variant)]
         environ = {key: value for key, value in os.environ.items() if "ALLOC_CONF" not in key}
-        if SETTINGS[setting]:
-            environ["PYTORCH_CUDA_ALLOC_CONF"] = SETTINGS[setting]
+        if FRESH_SETTINGS[setting]:
+            environ["PYTORCH_CUDA_ALLOC_CONF"] = FRESH_SETTINGS[setting]
         command = [sys.executable, str(script), "one", "--out", str(folder), "--lock", str(lock)]
         command += ["--seed", str(seed), "--variant", str(variant)]
         try:
@@ -102,7 +102,7 @@ def one(out: Path, lock: Path, seed: int, variant: int) -> int:
             "variant": variant,
             "recording": name_of(seed, variant),
             "workload": f"fresh{seed}",
-            "conf": SETTINGS[setting],
+            "conf": FRESH_SETTINGS[setting],
             "cap_gib": None if played["limit"] is None else played["limit"] / GIB,
             "streams": program.has_streams,
             "oom_message": None if played["failed_at"] is None else "out of memory",

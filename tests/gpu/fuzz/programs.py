@@ -265,16 +265,30 @@ FRESH: tuple[tuple[str, float | None], ...] = (
     ("gc", 1.3),
     ("gc-expandable", 1.15),
     ("gc-split", 1.2),
+    ("round-expandable", None),
+    ("split-expandable", 1.1),
+    ("gc-list", 1.2),
 )
+# The last of them came later, for every third program from this seed on: with earlier seeds all stays as it was run.
+_ALL_KINDS = 300
+_FIRST_KINDS = 12
+FRESH_SETTINGS = SETTINGS | {
+    "round-expandable": "expandable_segments:True,roundup_power2_divisions:[1:2,8:4,>:1]",
+    "gc-list": "garbage_collection_threshold:0.5,roundup_power2_divisions:[1:4,2:2,4:8,16:1,64:2,>:4]",
+}
 
 
 # Programs on several streams are played once more under these: how far one run is from the next.
 AGAIN = tuple(variant for variant, (_, share) in enumerate(FRESH) if share is None)
 
 
-def fresh_variants(seed: int) -> range:
-    """Return the runs of a program: those of `FRESH`, and for several streams those that come again."""
-    return range(len(FRESH) + len(AGAIN) * fresh_program(seed, None).has_streams)
+def fresh_variants(seed: int) -> list[int]:
+    """Return the runs of a program: of those of `FRESH`, and for several streams those that come again."""
+    is_more = seed >= _ALL_KINDS and seed % 3 == 1
+    variants = list(range(len(FRESH) if is_more else _FIRST_KINDS))
+    if fresh_program(seed, None).has_streams:
+        variants += [len(FRESH) + number for number, first in enumerate(AGAIN) if first in variants]
+    return variants
 
 
 def first_of(variant: int) -> int:
@@ -283,12 +297,16 @@ def first_of(variant: int) -> int:
 
 
 def fresh_program(seed: int, share: float | None) -> FuzzProgram:
-    """Return the program of a fresh process: longer, every fifth on several streams, every sixth with pools."""
+    """Return the program of a fresh process: longer, every fifth on several streams, every sixth with pools.
+
+    Of the later ones some with both: captures, pools and streams at once.
+    """
+    has_all = seed >= _ALL_KINDS and seed % 7 == 5
     program = write_program(
         seed,
         steps=400 + seed * 37 % 900,
-        streams=seed % 5 == 2,
-        pools=seed % 6 == 3,
+        streams=seed % 5 == 2 or has_all,
+        pools=seed % 6 == 3 or has_all,
         budget=(200 + seed * 61 % 900) * MIB,
     )
     if share is not None:

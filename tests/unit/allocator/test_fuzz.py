@@ -59,7 +59,7 @@ def test_other_settings_as_fresh_processes_had_them(seed):
     trace = from_snapshot(data["recordings"][seed])
     labs: dict[object, Lab] = {}
     rows = [row for row in data["rows"] if row["seed"] == seed]
-    assert len(rows) == len(programs.FRESH)
+    assert len(rows) == len(programs.fresh_variants(seed))
     for row in rows:
         limit = None if row["cap_gib"] is None else round(row["cap_gib"] * 2**30)
         lab = labs.setdefault(limit, Lab(trace, trace.devices[0], limit=limit))
