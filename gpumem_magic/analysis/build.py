@@ -89,7 +89,7 @@ def _placement(recording: Recording, device: DeviceTrace, notes: list[Note]) -> 
         return None
     lines = attribute(recording.marks, device.events.time_us)
     notes.extend(lines.notes)
-    return Placement(lines.place, recording.marks.places, lines.reasons, recording.marks.last_lines)
+    return Placement(lines.place, recording.marks.places, lines.reasons, recording.marks.last_lines, lines.firsts)
 
 
 def _reading(readings: Iterable[DeviceReading], key: str) -> DeviceReading | None:

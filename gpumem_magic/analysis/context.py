@@ -37,12 +37,15 @@ class Placement:
         Why a line is unknown.
     last_lines
         See `Marks.last_lines`.
+    firsts
+        See `gpumem_magic.analysis.lines.Lines`.
     """
 
     place: NDArray[np.int32]
     places: Sequence[Place]
     reasons: Sequence[str]
     last_lines: Sequence[Sequence[int]] = ()
+    firsts: NDArray[np.intp] | None = None
 
     def last_line(self, place: int, entry: tuple[str, int, str]) -> int:
         """Return the last line that an entry of a place stands for."""

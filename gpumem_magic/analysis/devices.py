@@ -180,6 +180,7 @@ def _categories(device: DeviceTrace, history: History, timeline: Timeline, conte
         roles=purpose.roles,
         calls=purpose.calls,
         marks=purpose.marks,
+        firsts=None if context.placement is None else context.placement.firsts,
         text_of=lambda entry: context.namer.source(entry[0], entry[1]),
         stacks=context.stacks,
     )

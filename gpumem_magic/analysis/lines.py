@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpumem_magic.recording.model import Note
+from gpumem_magic.trace.times import first_not_before
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,11 +54,15 @@ class Lines:
         Why a line is unknown.
     notes
         What the reader must know about the join.
+    firsts
+        Per mark: index of the first event that is not before it. None where marks are of several threads, or events
+        not in time order.
     """
 
     place: NDArray[np.int32]
     reasons: tuple[str, ...]
     notes: tuple[Note, ...] = ()
+    firsts: NDArray[np.intp] | None = None
 
 
 def attribute(
@@ -97,6 +102,7 @@ def attribute(
     taken = np.zeros(len(time_us), np.bool_)
     foreign = set(marks.foreign)
     idents = _distinct(marks.thread)
+    firsts: NDArray[np.intp] | None = None
     # Those that call before those that are called.
     for ident in sorted(idents, key=lambda ident: (ident in foreign, ident)):
         own = slice(None) if len(idents) == 1 else marks.thread == ident
@@ -108,8 +114,9 @@ def attribute(
         if begin >= end:
             continue
         # Each mark holds from the first event that is not before it to the first that is not before the next.
-        firsts = np.clip(np.searchsorted(sorted_us, mark_us), begin, end)
-        found = np.repeat(mark_place, np.diff(firsts, append=end))
+        firsts = first_not_before(sorted_us, mark_us)
+        bounds: NDArray[np.intp] = np.clip(firsts, begin, end)
+        found = np.repeat(mark_place, np.diff(bounds, append=end))
         if len(idents) == 1 and thread is None:
             joined[begin:end] = np.maximum(found, _OUTSIDE)
             continue
@@ -135,7 +142,8 @@ def attribute(
     if not isinstance(order, slice):
         place = np.empty_like(joined)
         place[order] = joined
-    return Lines(place, REASONS, _notes(marks, place, offset_us))
+    is_told = len(idents) == 1 and isinstance(order, slice) and not offset_us
+    return Lines(place, REASONS, _notes(marks, place, offset_us), firsts if is_told else None)
 
 
 def _distinct(thread: NDArray[np.int64]) -> list[int]:

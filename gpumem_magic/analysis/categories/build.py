@@ -63,6 +63,7 @@ def categorise(
     marks: Marks | None,
     text_of: Callable[[tuple[str, int, str]], str | None],
     stacks: StackTable,
+    firsts: NDArray[np.intp] | None = None,
 ) -> Categories | None:
     """Say what every lifetime of a device was for.
 
@@ -78,6 +79,8 @@ def categorise(
         The source of a line, given as an entry of `Marks.places`.
     stacks
         Recorded stacks: all that a file has.
+    firsts
+        Per line mark, the first event that is not before it, where that is known already.
 
     Returns
     -------
@@ -96,7 +99,7 @@ def categorise(
     seen = sighted(roles, device.key, addresses(history.lifetimes, timeline), timeline)
     as_category = np.array([*(SEEN_AS[name] for name in roles.roles), -1], np.int16)
     role = as_category[seen.role]
-    what = facts(timeline, phases, line_runs(marks, times))
+    what = facts(timeline, phases, line_runs(marks, times, firsts))
     found = infer(
         timeline,
         role,
@@ -143,11 +146,22 @@ def _phases(
     return nothing_seen(len(times), UNCLEAR, seen=False)
 
 
-def line_runs(marks: Marks | None, times: NDArray[np.int64]) -> NDArray[np.int32] | None:
+def line_runs(
+    marks: Marks | None, times: NDArray[np.int64], firsts: NDArray[np.intp] | None = None
+) -> NDArray[np.int32] | None:
     """Count executions of the outermost lines, and return the number of the one that each event fell into.
 
     Lines of functions that a line calls belong to it: what a function lets go of when it returns is a temporary of the
     call.
+
+    Parameters
+    ----------
+    marks
+        Line marks, or None.
+    times
+        Of the events, never falling.
+    firsts
+        As for `categorise`.
     """
     if marks is None or not len(marks.time_us):
         return None
@@ -156,7 +170,7 @@ def line_runs(marks: Marks | None, times: NDArray[np.int64]) -> NDArray[np.int32
         # The thread that runs the cell is the one that has marks of its own; others' frees are not told apart.
         idents, counts = np.unique(marks.thread, return_counts=True)
         own = marks.thread == idents[counts.argmax()]
-        time_us, place = time_us[own], place[own]
+        time_us, place, firsts = time_us[own], place[own], None
     numbers: dict[object, int] = {}
     outer = np.array([*(numbers.setdefault(stack[-1:], len(numbers)) for stack in marks.places), -1], np.int32)
     is_flat = np.array([*(len(stack) == 1 for stack in marks.places), False], bool)
@@ -165,7 +179,7 @@ def line_runs(marks: Marks | None, times: NDArray[np.int64]) -> NDArray[np.int32
     news = np.ones(len(key) + 1, np.int32)
     news[0] = 0
     news[2:] = (key[1:] != key[:-1]) | (flat[1:] & flat[:-1])
-    return of_last_mark(np.cumsum(news, dtype=np.int32), time_us, times)
+    return of_last_mark(np.cumsum(news, dtype=np.int32), time_us, times, firsts)
 
 
 def _freed_next(timeline: Timeline, what: Facts) -> NDArray[np.int64]:

@@ -16,6 +16,7 @@ import numpy as np
 from gpumem_magic.analysis.lines import attribute
 from gpumem_magic.recording.model import Marks
 from gpumem_magic.trace.constant import constant
+from gpumem_magic.trace.times import first_not_before
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +89,10 @@ def nothing_seen(count: int, kind: int, *, seen: bool) -> Phases:
 
 
 def of_last_mark(
-    values: NDArray[np.int32], mark_us: NDArray[np.int64], time_us: NDArray[np.int64]
+    values: NDArray[np.int32],
+    mark_us: NDArray[np.int64],
+    time_us: NDArray[np.int64],
+    firsts: NDArray[np.intp] | None = None,
 ) -> NDArray[np.int32]:
     """Return, per event, what belongs to the last mark that is not later than it.
 
@@ -98,9 +102,12 @@ def of_last_mark(
         What belongs to events before the first mark, then to each mark; one more than there are marks.
     mark_us, time_us
         Times of marks and of events, both in time order.
+    firsts
+        What `first_not_before` returns for them, where that is known already.
     """
-    first = np.searchsorted(time_us, mark_us, "left")
-    return np.repeat(values, np.diff(first, prepend=0, append=len(time_us)))
+    if firsts is None:
+        firsts = first_not_before(time_us, mark_us)
+    return np.repeat(values, np.diff(firsts, prepend=0, append=len(time_us)))
 
 
 def _joined(

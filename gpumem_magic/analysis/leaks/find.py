@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gpumem_magic.analysis.categories.model import BUFFER, GRADIENT, KINDS, LABELS, OPTIMIZER, PARAMETER
-from gpumem_magic.analysis.leaks.evidence import Shape, Survivors, judge, regrown, rhythm
+from gpumem_magic.analysis.leaks.evidence import LEAST_ITERATIONS, Shape, Survivors, judge, regrown, rhythm
 from gpumem_magic.analysis.leaks.lives import lives_of
 from gpumem_magic.analysis.leaks.loops import (
     adds_to_itself,
@@ -255,37 +256,69 @@ def _in_loop(turns: _Turns, lives: Lives, scene: Scene) -> list[_Found]:
     loop, lines, starts, last = turns
     if len(starts) < 2:
         return []
-    where = lines[lives.place]
-    # Lines of which nothing is left are most of them, and have nothing to tell.
-    remaining = np.unique(where[lives.stayed])
-    remaining = remaining[loop.holds(remaining)]
-    members = np.flatnonzero(np.isin(where, remaining))
-    if not len(members):
-        return []
-    line = where[members]
-    number_of = lives.iterations(starts)
-    iteration = number_of[lives.began[members]]
-    ending = lives.ended[members]
-    ended = np.where(ending < 0, np.int32(-1), np.maximum(number_of[ending], 0))
-    counted = iteration >= 0
+    stayed = np.flatnonzero(lives.stayed)
+    line, iteration = lines[lives.place[stayed]], lives.iteration(lives.began[stayed], starts)
+    counted = loop.holds(line) & (iteration >= 0)
     found = []
-    for number in np.unique(line[counted & (ended < 0)]).tolist():
+    # Lines of which nothing is left are most of them, and have nothing to tell.
+    for number in np.unique(line[counted]).tolist():
         own = counted & (line == number)
-        which = members[own]
-        judged = judge(iteration[own], ended[own], lives.size[which], len(starts))
-        alive = ended[own] < 0
-        kept, when = which[alive], iteration[own][alive]
+        kept, when = stayed[own], iteration[own]
+        made = _Made(lives, lines, number, starts)
+        if len(np.unique(when)) < LEAST_ITERATIONS:
+            judged = judge(when, lives.ended[kept], lives.size[kept], len(starts))
+        else:
+            judged = judge(made.iteration, made.ended, lives.size[made.which], len(starts))
         if judged.shape in {Shape.GROWTH, Shape.WINDOW} and last[when].all():
             continue
         left = np.bincount(when, lives.size[kept], len(starts)).astype(np.int64)
         item = _Found(scene.name(loop.file, number, loop.scope), judged, kept, when, left)
         if judged.shape in {Shape.NOTHING, Shape.ONCE}:
-            larger = regrown(iteration[own], ended[own], lives.requested[which], len(starts))
+            larger = made.regrown()
             if larger is not None:
-                item = _again(item, larger, iteration[own], lives.size[which])
+                item = _again(item, larger, made.iteration, lives.size[made.which])
         if item.judged.shape is Shape.GROWTH or judged.once:
             found.append(item)
     return found
+
+
+class _Made:
+    """All that one line of a loop made in its iterations, looked up when it is needed: mostly the survivors tell.
+
+    Attributes
+    ----------
+    which
+        Index of each of its lifetimes.
+    """
+
+    def __init__(self, lives: Lives, lines: NDArray[np.int32], number: int, starts: NDArray[np.int64]) -> None:
+        self._lives = lives
+        self._starts = starts
+        first = np.searchsorted(lives.time_us, starts[0])
+        self.which = np.flatnonzero((lines == number)[lives.place] & (lives.began >= first))
+
+    @cached_property
+    def _iterations(self) -> NDArray[np.int32]:
+        """Of each event."""
+        return self._lives.iterations(self._starts)
+
+    @cached_property
+    def iteration(self) -> NDArray[np.int32]:
+        """When each was made."""
+        return self._iterations[self._lives.began[self.which]]
+
+    @cached_property
+    def ended(self) -> NDArray[np.int32]:
+        """When each was freed, -1 for never."""
+        end = self._lives.ended[self.which]
+        return np.where(end < 0, np.int32(-1), np.maximum(self._iterations[end], 0))
+
+    def regrown(self) -> tuple[int, int, int] | None:
+        """See `gpumem_magic.analysis.leaks.evidence.regrown`."""
+        requested = self._lives.requested[self.which]
+        if requested.min() == requested.max():
+            return None  # what is of one size did not grow
+        return regrown(self.iteration, self.ended, requested, len(self._starts))
 
 
 def _again(item: _Found, larger: tuple[int, int, int], iteration: NDArray[np.int32], size: NDArray[np.int64]) -> _Found:

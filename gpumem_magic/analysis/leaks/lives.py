@@ -41,6 +41,10 @@ class Lives(NamedTuple):
         alive: NDArray[np.bool_] = self.ended < 0
         return alive
 
+    def iteration(self, events: NDArray[np.int32], starts: NDArray[np.int64]) -> NDArray[np.intp]:
+        """Return the iteration that some events fall into, -1 before the first, given when each one began, in order."""
+        return np.searchsorted(starts, self.time_us[events], "right") - 1
+
     def iterations(self, starts: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the iteration that each event falls into, -1 before the first, given when each one began, in order."""
         # Starts are few: they are looked up among the events, not each event among them.
