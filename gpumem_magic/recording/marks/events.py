@@ -70,6 +70,8 @@ class Events(Stacks):
         thread = super()._thread(ident)
         if ident == self._own:
             self._settle(thread)
+        else:
+            self._tape.share()
         return thread
 
     def _settle(self, thread: ThreadStack | None = None) -> None:

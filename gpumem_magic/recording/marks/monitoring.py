@@ -80,11 +80,12 @@ class MonitoringMarks(QuietEvents):
         try:
             # Code that is under way already: a ``with`` block's own, other threads'.
             for ident, frame in sys._current_frames().items():
-                thread = self._thread(ident)
-                self._read_stack(thread, frame)
-                if thread.spot != NOWHERE:
-                    self._write(thread, thread.spot)
-                self._go_on(thread)
+                if ident == self._own or self._is_within(frame):
+                    thread = self._thread(ident)
+                    self._read_stack(thread, frame)
+                    if thread.spot != NOWHERE:
+                        self._write(thread, thread.spot)
+                    self._go_on(thread)
         except Exception as error:  # noqa: BLE001 - becomes a note
             self._fail(error)
         finally:

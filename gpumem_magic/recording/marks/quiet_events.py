@@ -45,6 +45,8 @@ class QuietEvents(Events):
         """Stop hearing what `thread` has been doing lately."""
         hot = self._hot = summarise(recent, self._spots, self._recursive)
         self._settle()
+        # Functions whose beginning is no longer heard do not tell of a thread that comes in.
+        self._tape.share()
         thread.stay(hot.spot)
         for other in list(self._threads.values()):
             if other is thread:

@@ -150,6 +150,14 @@ class Stacks:
             monitoring.set_local_events(self._tool, code, self._local)
         return info
 
+    def _is_within(self, frame: FrameType | None) -> bool:
+        """Tell whether a frame, or one that called it, is the notebook's."""
+        while frame is not None:
+            if self._is_mine(frame.f_code):
+                return True
+            frame = frame.f_back
+        return False
+
     def _thread(self, ident: int) -> ThreadStack:
         thread = self._threads.get(ident)
         return thread if thread is not None else self._threads.setdefault(ident, ThreadStack(ident))
