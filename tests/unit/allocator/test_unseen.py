@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from gpumem_magic import cli
+from gpumem_magic.allocator import whatif
 from gpumem_magic.allocator.addresses import Driver
 from gpumem_magic.allocator.lab import Lab
 from gpumem_magic.allocator.model import Model
@@ -20,12 +21,14 @@ from gpumem_magic.allocator.program import Op, Program
 from gpumem_magic.allocator.settings_model import MIB, AllocatorSettings
 from gpumem_magic.allocator.settings_text import parse_settings
 from gpumem_magic.allocator.whatif import Explorer
+from gpumem_magic.trace.beside import Beside
 from gpumem_magic.trace.convert import from_snapshot
+from gpumem_magic.trace.writer import write_snapshot
 
 TESTS = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TESTS / "gpu"))
 
-from fuzz import programs, synth, unseen  # noqa: E402 - the path comes first
+from fuzz import fresh, programs, synth, unseen  # noqa: E402 - the path comes first
 
 with lzma.open(TESTS / "data" / "fuzz" / "unseen.pickle.xz") as file:
     GPU = pickle.load(file)  # noqa: S301 - our own
@@ -186,3 +189,79 @@ def test_the_command_says_what_it_depends_on(tmp_path, capsys):
     text = capsys.readouterr().out
     assert "fits, unless the program calls torch.cuda.empty_cache() where nothing was cached" in text
     assert "leaves no event" in text
+
+
+def written_by_us(tmp_path, name, **known):
+    trace = from_snapshot(GPU["recordings"][name])
+    device = replace(trace.devices[0], beside=Beside(**known))
+    path = tmp_path / "ours.pickle"
+    write_snapshot(replace(trace, devices=(device,)), path)
+    return path
+
+
+def calls_in(name):
+    """Every call of the program, from the operations that it consists of."""
+    trace = from_snapshot(GPU["recordings"][name])
+    seed = next(row["seed"] for row in GPU["rows"])
+    found = fresh.calls_of(programs.fresh_program(seed, None), trace.devices[0])
+    assert found is not None
+    return tuple(found)
+
+
+@pytest.mark.parametrize("name", sorted(GPU["recordings"]))
+def test_a_file_that_says_when_it_was_called_leaves_no_doubt(name, tmp_path, capsys):
+    path = written_by_us(tmp_path, name, calls=calls_in(name))
+    for row in GPU["rows"]:
+        cap = "none" if row["cap_gib"] is None else str(row["cap_gib"])
+        assert cli.main(["whatif", str(path), "--conf", row["conf"], "--cap-gib", cap, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        (result,) = told["results"]
+        assert told["calls_known"]
+        assert "unseen calls" not in result["doubts"]
+        assert result["reserved_peak"]["expected"] == row["reserved_peak"]
+        assert result["verdict"] == ("fits" if row["failed_alloc"] is None else "oom")
+        assert result["agreement"] == 1.0
+
+
+def test_the_limit_that_a_file_states_is_taken(tmp_path, capsys):
+    name = sorted(GPU["recordings"])[0]
+    total = 80 << 30
+    path = written_by_us(tmp_path, name, limit=256 * MIB, total=total)
+    for arguments, cap in (([], 256 * MIB), (["--cap-gib", "none"], None), (["--cap-gib", "2"], 2 << 30)):
+        assert cli.main(["whatif", str(path), *arguments, "--conf", "", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["cap_bytes"] == cap
+    assert cli.main(["whatif", str(path), "--conf", ""]) == 0
+    shown = capsys.readouterr().out
+    assert "limit: 256 MiB, the recorded process's memory fraction" in shown
+    collects = "expandable_segments:True,garbage_collection_threshold:0.8"
+    # The device's own size is a limit that torch's garbage collector does not know of.
+    path = written_by_us(tmp_path, name, limit=total, total=total)
+    assert cli.main(["whatif", str(path), "--conf", collects]) == 0
+    shown = capsys.readouterr().out
+    assert "limit: 80.0 GiB, the recorded device's memory" in shown
+    assert "not replayed: torch collects only under a memory fraction" in shown
+
+
+@pytest.mark.parametrize("name", sorted(GPU["recordings"]))
+def test_how_firm_a_peak_is_shows_where_it_is_wrong(name):
+    lab = Lab(trace := from_snapshot(GPU["recordings"][name]), trace.devices[0])
+    for row in GPU["rows"]:
+        if row["cap_gib"] is None:
+            found = lab.predict(parse_settings(row["conf"]))
+            assert found.low <= row["reserved_peak"] <= found.high
+            assert found.expected == row["reserved_peak"] or not found.is_firm
+            assert found.is_firm or "unseen calls" in found.doubts
+
+
+def test_calls_that_are_hardly_likely_to_be_fatal_do_not_hedge_a_verdict(monkeypatch):
+    lab = lab_for(sorted(GPU["recordings"])[0], ROWS[7])
+    settings = parse_settings(ROWS[7]["conf"])
+    doubted = lab.predict(settings)
+    assert doubted.verdict == "fits_unless_emptied"
+    assert doubted.agreement is not None
+    assert doubted.agreement < 0.97
+    monkeypatch.setattr(whatif, "_LIVES", 0.0)
+    settled = lab_for(sorted(GPU["recordings"])[0], ROWS[7]).predict(settings)
+    assert (settled.verdict, settled.dies_at, settled.emptied) == ("fits", None, ())
+    assert settled.agreement == doubted.agreement
+    assert not settled.is_firm
