@@ -224,7 +224,7 @@ def test_a_file_that_says_when_it_was_called_leaves_no_doubt(name, tmp_path, cap
 
 
 def test_the_limit_that_a_file_states_is_taken(tmp_path, capsys):
-    name = sorted(GPU["recordings"])[0]
+    name = min(GPU["recordings"])
     total = 80 << 30
     path = written_by_us(tmp_path, name, limit=256 * MIB, total=total)
     for arguments, cap in (([], 256 * MIB), (["--cap-gib", "none"], None), (["--cap-gib", "2"], 2 << 30)):
@@ -254,14 +254,14 @@ def test_how_firm_a_peak_is_shows_where_it_is_wrong(name):
 
 
 def test_calls_that_are_hardly_likely_to_be_fatal_do_not_hedge_a_verdict(monkeypatch):
-    lab = lab_for(sorted(GPU["recordings"])[0], ROWS[7])
+    lab = lab_for(min(GPU["recordings"]), ROWS[7])
     settings = parse_settings(ROWS[7]["conf"])
     doubted = lab.predict(settings)
     assert doubted.verdict == "fits_unless_emptied"
     assert doubted.agreement is not None
     assert doubted.agreement < 0.97
     monkeypatch.setattr(whatif, "_LIVES", 0.0)
-    settled = lab_for(sorted(GPU["recordings"])[0], ROWS[7]).predict(settings)
+    settled = lab_for(min(GPU["recordings"]), ROWS[7]).predict(settings)
     assert (settled.verdict, settled.dies_at, settled.emptied) == ("fits", None, ())
     assert settled.agreement == doubted.agreement
     assert not settled.is_firm
