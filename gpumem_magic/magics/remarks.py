@@ -136,9 +136,11 @@ def remarks(recording: Recording, analysis: Analysis, scan: HolderScan | None, c
     cell_key
         What runs of the cell have in common.
     """
+    from gpumem_magic.analysis.gather import gather_notes
     from gpumem_magic.analysis.rebound import rebound_notes
 
-    own = (*rebound_notes(recording, analysis), *_duplicate_notes(analysis, scan), *_forecast_notes(scan, cell_key))
+    own = (*rebound_notes(recording, analysis), *gather_notes(recording, analysis))
+    own = (*own, *_duplicate_notes(analysis, scan), *_forecast_notes(scan, cell_key))
     return (*own, *outside_notes(recording), *children_notes(recording))
 
 

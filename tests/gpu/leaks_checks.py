@@ -6,7 +6,11 @@ import contextlib
 import importlib
 import io
 import re
+import subprocess
+import sys
 from typing import Any
+
+from shared import Skip
 
 MODEL = """
 import torch
@@ -211,6 +215,55 @@ def check_memory_that_only_a_capsule_shows() -> str:
     rows = [line.strip() for line in who.splitlines() if "capsule" in line]
     assert rows, who
     return " | ".join(rows)
+
+
+_TOUCH = "import sys, torch; torch.zeros(1, device='cuda'); print('there', flush=True); sys.stdin.read()"
+
+
+def check_contexts_of_workers() -> str:
+    """Processes that only touched the GPU, as a data loader's workers do by accident, are counted beside the report."""
+    shell = _shell()
+    with contextlib.ExitStack() as stack:
+        workers = [
+            stack.enter_context(
+                subprocess.Popen([sys.executable, "-c", _TOUCH], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            )
+            for _ in range(2)
+        ]
+        for worker in workers:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == b"there\n"
+        assert shell.run_cell("%%gpumem --quiet\nkept = torch.ones(1 << 20, device='cuda')").success
+        for worker in workers:
+            assert worker.stdin is not None
+            worker.stdin.close()
+    notes = [note.text for note in _last().analysis.notes]
+    told = [text for text in notes if "that this notebook started" in text]
+    if not told and _last().devices[0].headline.process_used is None:
+        raise Skip("the driver does not tell processes apart here")
+    assert told, notes
+    assert told[0].startswith("2 processes that this notebook started are on cuda:0 and hold "), told
+    assert "each has little more than a CUDA context" in told[0], told
+    return str(told[0])
+
+
+def check_data_parallel() -> str:
+    """What nn.DataParallel gathers on the first of two devices is told with its bytes and line."""
+    import torch
+
+    if torch.cuda.device_count() < 2:
+        raise Skip("needs two devices")
+    shell = _shell()
+    wide = "wide = torch.nn.DataParallel(nn.Linear(256, 8192).cuda(), device_ids=[0, 1])"
+    assert shell.run_cell(f"{wide}\nx = torch.ones(8192, 256, device='cuda')").success
+    cell = "%%gpumem --quiet\nouts = []\nfor i in range(4):\n    outs.append(wide(x))"
+    assert shell.run_cell(cell, store_history=True).success
+    notes = [note.text for note in _last().analysis.notes]
+    told = [text for text in notes if "nn.DataParallel gathers there" in text]
+    assert len(told) == 1, notes
+    # Four outputs of 8192 × 8192 numbers.
+    assert "1.00 GiB at the peak (line 4 `outs.append(wide(x))`)" in told[0], told
+    return str(told[0])
 
 
 def check_memory_past_torch() -> str:

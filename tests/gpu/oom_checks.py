@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shared import torch_with_cuda
@@ -198,6 +200,39 @@ def check_full_other_process() -> str:
         finally:
             other.stdin.close()
     return expect(verdict, text, Cause.OTHERS)
+
+
+def check_full_squeezed_file() -> str:
+    """A snapshot of torch's own shows that another process took what this one had had; no driver is asked."""
+    torch = torch_with_cuda()
+    torch.cuda.memory._record_memory_history(stacks="python")
+    had = [block(torch, 4 * GIB) for _ in range(5)]
+    had.clear()
+    torch.cuda.empty_cache()
+    with subprocess.Popen(
+        [sys.executable, "-c", _FILLER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        try:
+            line = other.stdout.readline()
+            assert line.startswith("filled"), line
+            block(torch, 8 * GIB)
+        except torch.OutOfMemoryError:
+            pass
+        else:
+            raise AssertionError("it did not run out of memory")
+        finally:
+            other.stdin.close()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "squeezed.pickle"
+        torch.cuda.memory._dump_snapshot(str(path))
+        report: Any = gpumem_magic.read_snapshot(path)
+    assert isinstance(report, gpumem_magic.Report)
+    verdict = report.analysis.oom
+    assert verdict is not None, report.to_text()
+    assert "that it had here at another time" in verdict.sentence, verdict.sentence
+    return expect(verdict, report.to_text(), Cause.OTHERS)
 
 
 def check_expandable_set_too_late() -> str:
