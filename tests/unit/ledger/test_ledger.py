@@ -170,6 +170,10 @@ def test_any_event_in_a_blocks_place_proves_it_gone():
     assert left((Action.ALLOC, 0, 1000)) == []
     assert left((Action.SEGMENT_ALLOC, 0, 1000)) == [100, 200, 300]
     assert left((Action.ALLOC, 210, 5), (Action.ALLOC, 340, 100)) == [100]
+    # The first thousands of events are looked at first, the rest for what these left.
+    elsewhere = [(Action.ALLOC, 5000, 512), (Action.FREE_REQUESTED, 5000, 512), (Action.FREE_COMPLETED, 5000, 512)]
+    assert left(*elsewhere * 3000) == [100, 200, 300]
+    assert left((Action.FREE_REQUESTED, 200, 50), *elsewhere * 3000, (Action.FREE_REQUESTED, 300, 50)) == [100]
 
 
 def test_a_full_table_keeps_the_largest_blocks():
