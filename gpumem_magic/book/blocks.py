@@ -66,7 +66,7 @@ class BlockTable:
 
     def apply(self, events: Events) -> None:
         """Drop the blocks whose place these events touch."""
-        # A loop's first events mostly touch all that its former run left behind, so that no other needs to be looked at.
+        # A loop's first events mostly touch all that its former run left, so that no other needs to be looked at.
         for part in (slice(_FIRST_EVENTS), slice(_FIRST_EVENTS, None)):
             if len(self):
                 self._apply(events.action[part], events.addr[part], events.size[part])
