@@ -96,7 +96,7 @@ def _asked_cap(text: str | None) -> Cap | None:
     except ValueError:
         gib = math.nan
     if not 0 < gib < 2**20:
-        raise BadUsageError(f'--cap-gib must be a positive number of GiB, or "none", not {text!r}')
+        raise BadUsageError("--cap-gib must be a positive number of GiB")
     return Cap(int(gib * _GIB), "as asked for")
 
 
