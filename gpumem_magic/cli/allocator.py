@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import ntpath
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from gpumem_magic._errors import BadUsageError
 from gpumem_magic.cli.snapshot import open_snapshot, pick_device, printable
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
 
     from gpumem_magic.allocator.lab import Lab
@@ -45,6 +45,7 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument(
         "--cap-gib",
         metavar="X",
+        type=_gib,
         help='most GiB that may be reserved, or "none" (default: the limit that the file states, as those written by '
         "%%gpumem do, else none, so that all fits)",
     )
@@ -85,16 +86,21 @@ def _run_whatif(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _asked_cap(text: str | None) -> Cap | None:
+def _gib(text: str) -> float | Literal["none"]:
+    if text.strip().lower() == "none":
+        return "none"
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"invalid float value: {text!r}") from None
+
+
+def _asked_cap(gib: float | Literal["none"] | None) -> Cap | None:
     """Read ``--cap-gib``; None for no limit, also where nothing was said."""
     from gpumem_magic.report.whatif.model import Cap
 
-    if text is None or text.strip().lower() == "none":
+    if gib is None or gib == "none":
         return None
-    try:
-        gib = float(text)
-    except ValueError:
-        gib = math.nan
     if not 0 < gib < 2**20:
         raise BadUsageError("--cap-gib must be a positive number of GiB")
     return Cap(int(gib * _GIB), "as asked for")
