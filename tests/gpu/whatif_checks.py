@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 # Lengths that vary, so that the default allocator keeps what it cannot use again.
 _CELL = """
@@ -112,3 +114,77 @@ def check_unseen_calls_are_counted() -> str:
     # Each is known to come after three allocations, and the last two after the free.
     assert (allocated, asked_back) == ([3, 3, 3], [0, 1, 1]), (allocated, asked_back)
     return f"{calls} calls of empty_cache counted and placed, {freed} left an event"
+
+
+_SAVED = """
+import json, random, sys, torch, gpumem_magic
+torch.empty(1, device="cuda")
+torch.cuda.empty_cache()
+total = torch.cuda.get_device_properties(0).total_memory
+torch.cuda.set_per_process_memory_fraction(3 * 2**30 / total)
+draw = random.Random(5)
+
+def steps():
+    held = []
+    for step in range(400):
+        if step % 17 == 0:
+            torch.cuda.empty_cache()  # every other one finds nothing to give back
+        if held and (draw.random() < 0.45 or len(held) > 30):
+            held.pop(draw.randrange(len(held)))
+        else:
+            size = draw.choice([draw.randint(1, 900) << 10, draw.randint(1, 40) << 20])
+            held.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+    return held
+
+torch.cuda.reset_peak_memory_stats()
+with gpumem_magic.record(label="cell") as r:
+    kept = steps()
+found = {"peak": torch.cuda.max_memory_reserved(), "limit": int(3 * 2**30 / total * total)}
+if len(sys.argv) > 1:
+    found["path"] = str(r.report.save(sys.argv[1]))
+    found["calls"] = len(r.report.devices[0].memory.calls or ())
+    found["seen"] = sum(int(action) == 4 for action in r.report.devices[0].memory.device.events.action)
+print("FOUND " + json.dumps(found))
+"""
+
+
+def check_whatif_of_a_saved_snapshot() -> str:
+    """A snapshot that a cell wrote keeps what torch's has no place for: each call of empty_cache, and the limit."""
+
+    def run(conf: str, *arguments: str) -> dict[str, object]:
+        base = {key: value for key, value in os.environ.items() if "ALLOC_CONF" not in key}
+        done = subprocess.run(
+            [sys.executable, "-c", _SAVED, *arguments],
+            env=base | {"PYTORCH_CUDA_ALLOC_CONF": conf},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
+        assert lines, done.stderr[-2000:]
+        found: dict[str, object] = json.loads(lines[0].removeprefix("FOUND "))
+        return found
+
+    confs = ["expandable_segments:True", "max_split_size_mb:32,garbage_collection_threshold:0.1"]
+    with tempfile.TemporaryDirectory() as folder:
+        wrote = run("", str(Path(folder) / "cell.pickle"))
+        command = [sys.executable, "-m", "gpumem_magic", "whatif", str(wrote["path"]), "--json"]
+        asked = subprocess.run(
+            [*command, *(part for conf in confs for part in ("--conf", conf))],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+    told = json.loads(asked.stdout)
+    assert told["calls_known"], told["warnings"]
+    assert told["cap_bytes"] == wrote["limit"], (told["cap_bytes"], wrote["limit"])
+    assert wrote["calls"] == 24, wrote
+    lines = []
+    for result in told["results"]:
+        true, peak = run(result["conf"])["peak"], result["reserved_peak"]
+        lines.append(f"{result['conf']}: said {peak['expected']:,}, was {true:,}")
+        assert peak["expected"] == true, lines
+        assert "unseen calls" not in result["doubts"], result
+    return f"{wrote['calls']} calls, {wrote['seen']} segments given back; " + "; ".join(lines)
