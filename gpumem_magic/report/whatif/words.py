@@ -52,7 +52,7 @@ _RANGES = {
         "the range that of others"
     ),
     "unseen calls": (
-        "torch.cuda.empty_cache() leaves no event where it has nothing to give back, and this program calls it. "
+        "`torch.cuda.empty_cache()` leaves no event where it has nothing to give back, and this program calls it. "
         "The point takes the calls that left one, the range more of them"
     ),
     "addresses": (
