@@ -58,6 +58,7 @@ def jupyter(request, start_jupyter):
         request.param,
         notebooks={
             "measured.ipynb": [LOAD, MEASURED],
+            "again.ipynb": [LOAD, MEASURED],
             "failing.ipynb": [LOAD, FAILING, "print('never')"],
             "long.ipynb": [LOAD, LONG],
         },
@@ -116,6 +117,20 @@ def saved(start_jupyter, chromium):
     for session in lab.request("api/sessions"):
         lab.request(f"api/sessions/{session['id']}", method="DELETE")
     return lab
+
+
+def test_a_reopened_notebook_shows_the_view_again_while_its_kernel_lives(jupyter, new_page: Callable[..., Page]):
+    page = new_page(height=1100)
+    run_all(page, jupyter, "again.ipynb")
+    expect(outputs(page, 1).last).to_contain_text(SENTENCE, timeout=KEPT_S)
+    page.evaluate("async () => { await window.jupyterapp.commands.execute('docmanager:save'); }")
+    page.close()
+    page = new_page(height=1100)
+    jupyter.open(page, "again.ipynb")
+    report = outputs(page, 1).last
+    expect(report.locator("canvas").first).to_be_visible(timeout=KEPT_S)
+    # The picture that stood there meanwhile is gone.
+    expect(report.locator("img").filter(visible=True)).to_have_count(0)
 
 
 @pytest.mark.parametrize("trusted", [True, False], ids=["trusted", "untrusted"])

@@ -73,6 +73,41 @@ test('a widget that comes late replaces the picture, and the picture comes back 
   expect(rendermime.made.every(part => part.isDisposed)).toBe(true);
 });
 
+test('a notebook that is opened again shows the widget once ipywidgets knows the kernel', async () => {
+  const standIn = {} as never;
+  const made: string[] = [];
+  let factory = standIn;
+  const rendermime: Rendermime = {
+    addFactory: vi.fn(),
+    getFactory: () => factory,
+    createRenderer: mime => {
+      made.push(mime);
+      const isStandIn = mime === WIDGET && factory === standIn;
+      // The stand-in waits for a manager that nobody gives it.
+      return new Drawn(mime, isStandIn ? () => new Promise(() => {}) : present) as never;
+    }
+  };
+  vi.useFakeTimers();
+  try {
+    const renderer = new ReportRenderer(rendermime);
+    const drawn = renderer.renderModel(model(REPORT, WIDGET, 'text/html'));
+    await vi.advanceTimersByTimeAsync(3500);
+    await drawn;
+    expect(shown(renderer)).toEqual(['text/html']);
+    factory = {} as never;
+    await vi.advanceTimersByTimeAsync(500);
+    expect(shown(renderer)).toEqual([WIDGET]);
+    expect(made).toEqual([WIDGET, 'text/html', WIDGET]);
+    // What is shown is not looked for any more, nor what was closed.
+    expect(vi.getTimerCount()).toBe(1);
+    renderer.dispose();
+    await vi.advanceTimersByTimeAsync(200_000);
+    expect(made).toHaveLength(3);
+  } finally {
+    vi.useRealTimers();
+  }
+});
+
 test('without ipywidgets, and without a picture, the text is shown', async () => {
   const renderer = new ReportRenderer(registry(null));
   await renderer.renderModel(model(REPORT, WIDGET, 'text/plain'));

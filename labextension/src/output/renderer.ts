@@ -18,6 +18,12 @@ export const RANK = -20;
 
 /** A widget that loads longer than this has its picture shown meanwhile. */
 const GRACE_MS = 3000;
+/**
+ * In a notebook that is opened again ipywidgets first registers a stand-in, which draws nothing, and its own renderer
+ * once the kernel is known; it hands the stand-ins that it finds what they miss, but ours lies deeper than it looks.
+ */
+const LOOK_MS = 400;
+const LONGEST_LOOK_MS = 120_000;
 
 export type Rendermime = Pick<NotebookPanel['content']['rendermime'], 'addFactory' | 'createRenderer' | 'getFactory'>;
 type Renderer = ReturnType<Rendermime['createRenderer']>;
@@ -29,6 +35,7 @@ export class ReportRenderer extends Panel {
   #model: MimeModel | null = null;
   #live: Renderer | null = null;
   #picture: Renderer | null = null;
+  #looking = 0;
 
   constructor(rendermime: Rendermime) {
     super();
@@ -40,18 +47,42 @@ export class ReportRenderer extends Panel {
     this.#clear();
     this.#model = model;
     if (WIDGET in model.data && this.#rendermime.getFactory(WIDGET)) {
-      const live = this.#rendermime.createRenderer(WIDGET);
-      this.#live = live;
-      this.addWidget(live);
-      await Promise.race([live.renderModel(model), new Promise(resolve => setTimeout(resolve, GRACE_MS))]);
-      if (live !== this.#live) return;
-      // ipywidgets draws later when its manager was not ready, and takes the view away when the kernel goes.
-      this.#observer.observe(live.node, { childList: true });
+      this.#lookForManager(model, this.#rendermime.getFactory(WIDGET), Date.now());
+      if (!(await this.#drawLive(model))) return;
     }
     await this.#settle();
   }
 
+  /** Let ipywidgets draw; false when something else was to be drawn meanwhile. */
+  async #drawLive(model: MimeModel): Promise<boolean> {
+    const live = this.#rendermime.createRenderer(WIDGET);
+    this.#observer.disconnect();
+    this.#live?.dispose();
+    this.#live = live;
+    live.setHidden(this.#picture !== null);
+    this.addWidget(live);
+    await Promise.race([live.renderModel(model), new Promise(resolve => setTimeout(resolve, GRACE_MS))]);
+    if (live !== this.#live) return false;
+    // ipywidgets draws later when its manager was not ready, and takes the view away when the kernel goes.
+    this.#observer.observe(live.node, { childList: true });
+    return true;
+  }
+
+  #lookForManager(model: MimeModel, standIn: unknown, since: number): void {
+    this.#looking = window.setTimeout(async () => {
+      if (this.#isLive || Date.now() - since > LONGEST_LOOK_MS) return;
+      const factory = this.#rendermime.getFactory(WIDGET);
+      if (factory === undefined || factory === standIn) this.#lookForManager(model, standIn, since);
+      else if (await this.#drawLive(model)) await this.#settle();
+    }, LOOK_MS);
+  }
+
+  get #isLive(): boolean {
+    return this.#live !== null && this.#live.node.childElementCount > 0;
+  }
+
   override dispose(): void {
+    clearTimeout(this.#looking);
     this.#observer.disconnect();
     super.dispose();
   }
@@ -59,7 +90,7 @@ export class ReportRenderer extends Panel {
   /** Show what there is: a view inside ipywidgets' element, where else only its message stands. */
   async #settle(): Promise<void> {
     if (this.isDisposed || !this.#model) return;
-    const live = this.#live !== null && this.#live.node.childElementCount > 0;
+    const live = this.#isLive;
     this.#live?.setHidden(!live);
     if (!live && !this.#picture) {
       this.#picture = this.#rendermime.createRenderer(PICTURE in this.#model.data ? PICTURE : 'text/plain');
@@ -70,6 +101,7 @@ export class ReportRenderer extends Panel {
   }
 
   #clear(): void {
+    clearTimeout(this.#looking);
     this.#observer.disconnect();
     this.#live?.dispose();
     this.#picture?.dispose();
