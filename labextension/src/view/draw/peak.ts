@@ -37,7 +37,7 @@ export const peakSign = ({ x, y }: PeakPoint): Rect => ({
 export function drawPeak(pen: Pen, plot: Rect, point: PeakPoint, labels: Labels, colours: Colours): void {
   const { x, y } = point;
   const { width } = plateOf(pen, NAME, 0, 0);
-  const beside = Math.min(Math.max(y - HEIGHT_PX / 2, plot.y + LABEL_PX / 2), plot.y + plot.height - LABEL_PX / 2);
+  const beside = Math.min(Math.max(y - LABEL_PX / 2, plot.y + LABEL_PX / 2), plot.y + plot.height - LABEL_PX / 2);
   const places = ROWS.flatMap(row => [
     plateOf(pen, NAME, x + HALF_PX + 1, beside + row * LABEL_PX),
     plateOf(pen, NAME, x - HALF_PX - 1 - width, beside + row * LABEL_PX)

@@ -53,7 +53,7 @@ export const STYLE = `
 .notes li.error { color: var(--gm-danger); font-family: var(--gm-code); }
 .numbers { display: flex; flex-wrap: wrap; gap: 1px; margin: 0 0 8px; border: 1px solid var(--gm-border); border-radius: 7px; overflow: hidden;
   background: var(--gm-border); }
-.numbers > div { flex: 1 1 auto; padding: 4px 10px 5px; background: var(--gm-bg); min-width: 84px; }
+.numbers > div { flex: 1 1 auto; padding: 4px 8px 5px; background: var(--gm-bg); min-width: 74px; }
 .numbers dt { font-size: 11px; color: var(--gm-muted); white-space: nowrap; }
 .numbers dd { margin: 0; font-size: 14px; font-weight: 600; white-space: nowrap; }
 .numbers dd small { font-size: 11px; font-weight: 400; color: var(--gm-muted); }
