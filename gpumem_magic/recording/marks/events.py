@@ -45,7 +45,7 @@ class Events(Stacks):
         self._hot: Hot | None = None  # what runs too often to be marked line by line
         self._is_too_often = False  # which the next mark is to find out
         self._own = get_ident()
-        slow = Slow(self._line, self._start, self._resumed, self._leave, self._unwind, self._may_go_on)
+        slow = Slow(self._line, self._start, self._resumed, self._leave, self._unwind, self._may_go_on, self._fail)
         self._tape = make_tape(
             self._own,
             codes=self._codes,

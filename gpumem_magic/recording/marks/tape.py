@@ -46,6 +46,8 @@ class Slow(NamedTuple):
     may_go_on
         Told how many events have just been put aside, tells how many may be written before it is asked again: `SHORT`,
         `LONG` or 0.
+    fail
+        Gives up.
     """
 
     line: Callable[[CodeType, int, FrameType], None]
@@ -54,6 +56,7 @@ class Slow(NamedTuple):
     leave: Callable[[CodeType, FrameType], None]
     unwind: Callable[[CodeType, FrameType], None]
     may_go_on: Callable[[int], int]
+    fail: Callable[[Exception], None]
 
 
 class Tape(NamedTuple):
@@ -113,7 +116,8 @@ def make_tape(  # noqa: C901, PLR0915
     slow
         Takes all other events.
     """
-    blocks = {size: ([0] * size, [0] * size) for size in (SHORT, LONG)}
+    blank = [0] * LONG
+    blocks = {size: (blank[:size], blank[:size]) for size in (SHORT, LONG)}
     times, what = blocks[SHORT]
     count = 0
     current: object = None  # the innermost function's code; None: no event fits
@@ -123,6 +127,7 @@ def make_tape(  # noqa: C901, PLR0915
     number_of, line_of, getframe, disable = numbers.get, resumes.get, sys._getframe, monitoring.DISABLE
     slow_line, slow_start, slow_resume = slow.line, slow.start, slow.resume
     slow_leave, slow_unwind, may_go_on = slow.leave, slow.unwind, slow.may_go_on
+    fail = slow.fail
 
     # `count` is changed last, and nothing is called between what belongs together, so that neither an interrupt nor
     # another thread comes in between.
@@ -238,10 +243,13 @@ def make_tape(  # noqa: C901, PLR0915
         nonlocal count, old_times, old_what
         done = count
         # Half of the time that a list takes.
-        moments = array("q", struct.pack(f"{done}q", *(times[:done] if done < len(times) else times)))
-        kinds = array("i", struct.pack(f"{done}i", *(what[:done] if done < len(what) else what)))
+        moments = array("q", struct.pack(f"{done}q", *times[:done]))
+        kinds = array("i", struct.pack(f"{done}i", *what[:done]))
         old_times += moments
         old_what += kinds
+        # The numbers are freed here, where they are in the caches: one by one, by those that take their places, it
+        # took a third of a line's time.
+        times[:done] = what[:done] = blank[:done]
         count = 0
         return done
 
@@ -252,6 +260,9 @@ def make_tape(  # noqa: C901, PLR0915
             if size:
                 times, what = blocks[size]
         except RecursionError:
+            return False
+        except Exception as error:  # noqa: BLE001 - becomes a note
+            fail(error)
             return False
         return size > 0
 
