@@ -141,6 +141,7 @@ def preload_view() -> None:
     if can_show_widgets():
         with suppress(*IMPORT_ERRORS, GpumemError):
             _widget_class()
+            importlib.import_module("gpumem_magic.report.document")
 
 
 def report_widget(report: _Shown) -> Any:

@@ -12,10 +12,8 @@ import numpy as np
 from gpumem_magic._errors import ExportError
 from gpumem_magic._format import printed_encoding
 from gpumem_magic.analysis.anonymous import without_source
-from gpumem_magic.report.document import detail_document, view_document
 from gpumem_magic.report.segments import moment_document
 from gpumem_magic.report.text import report_text
-from gpumem_magic.report.whatif.model import bare
 from gpumem_magic.report.wording import WIDTH
 from gpumem_magic.trace.constant import is_constant
 
@@ -151,6 +149,9 @@ class Report:
 
     def to_document(self, limit: int | None = None) -> bytes:
         """Return the view document, at most `limit` bytes when given."""
+        # What only a view needs comes with it: a tenth of our imports.
+        from gpumem_magic.report.document import view_document
+
         return view_document(self.analysis, limit)
 
     def to_html(self) -> bytes:
@@ -233,6 +234,8 @@ class Report:
 
     def without_source(self) -> Report:
         """Return a copy to share: no source lines, no folders, no label, no error message."""
+        from gpumem_magic.report.whatif.model import bare
+
         answers = {key: bare(answer) for key, answer in self.answers.items()}
         return Report(without_source(self.analysis), self.top, answers)
 
@@ -272,6 +275,8 @@ class Report:
 
     def detail(self, device: int, start_us: int, end_us: int) -> bytes:
         """Return the view document of a stretch of one device, for a view that zooms in."""
+        from gpumem_magic.report.document import detail_document
+
         return detail_document(self.analysis, device, start_us, end_us, _DETAIL_BYTES)
 
     def static_bundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
