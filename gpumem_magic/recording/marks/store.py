@@ -30,6 +30,7 @@ _DENSE = 1 << 22  # a table of this many numbers is read at once
 # Marks are written into blocks of this many; the pace is checked once a block.
 BLOCK = 256
 
+_BLANK = [0] * BLOCK
 NOWHERE = 0  # no notebook code on this thread
 UNKNOWN = 1  # notebook code, but which line is not known
 
@@ -176,12 +177,15 @@ class ThreadLog:
 
     def flush(self, limit: int) -> None:
         """Move the block to the older marks, of which the newest `limit` are kept."""
-        times = array("q", self.times[: self.count])
-        # A fifth of the time that a list takes; for times it is no gain.
+        # Half of the time that a list takes, and less.
+        times = array("q", struct.pack(f"{self.count}q", *self.times[: self.count]))
         spots = array("I", struct.pack(f"{self.count}I", *self.spots[: self.count]))
         # No calls in between, so that an interrupt leaves both alike.
         self._old_times += times
         self._old_spots += spots
+        # The numbers are freed here, where they are in the caches: one by one, by those that take their places, it
+        # took a third of a mark's time.
+        self.times[: self.count] = self.spots[: self.count] = _BLANK[: self.count]
         self.count = 0
         self._trim(limit)
 
