@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +14,7 @@ from gpumem_magic.allocator.fallback import requests_with_fallback
 from gpumem_magic.allocator.foreign import find_foreign
 from gpumem_magic.allocator.program import Op, extract, find_doubts
 from gpumem_magic.allocator.replay import history, reserved_bytes
+from gpumem_magic.allocator.sites import find_unshown_calls
 from gpumem_magic.allocator.squeeze import Means, find_squeeze
 from gpumem_magic.allocator.verify import find_quiet, verify
 from gpumem_magic.allocator.whatif import Explorer
@@ -120,17 +121,25 @@ class Lab:
             unseen = None  # More were seen than made: what is taken for the program's calls is not.
         asked = self.program
         self.knows_calls = calls is not None or unseen == 0
+        quiet = self.find_quiet
         if calls is not None:
             unseen = 0
             steps = np.searchsorted(asked.events, np.sort(np.asarray(calls, np.int64)), "left")
             asked = asked.with_calls(steps[steps < len(asked.events)])
+        elif not self.knows_calls:
+            told = find_unshown_calls(device, trace.stacks, asked, self.find_quiet)
+            if len(told):
+                asked = asked.with_calls(told)
+                unseen = None if unseen is None else max(unseen - len(told), 0)
+                quiet = partial(self._find_quiet_beside, told)
         self._explorer = Explorer(
             asked,
             limit=limit,
             fallbacks=fallbacks,
             foreign=find_foreign(device),
-            quiet=None if unseen == 0 else self.find_quiet,
+            quiet=None if unseen == 0 else quiet,
             unseen=unseen,
+            without=None if asked is self.program or self.knows_calls else self.program,
             processes=processes,
         )
 
@@ -161,6 +170,13 @@ class Lab:
     def find_quiet(self) -> NDArray[np.bool_]:
         """Tell before which operations an ``empty_cache`` would have left no event (see `verify.find_quiet`)."""
         return find_quiet(self._evidence, self.program)
+
+    def _find_quiet_beside(self, calls: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Tell it of the program with `calls` put in: beside them there is no other."""
+        quiet = self.find_quiet()
+        beside = np.insert(quiet, calls, values=False)
+        beside[calls + np.arange(len(calls)) + 1] = False
+        return beside
 
     @property
     def begins_empty(self) -> bool:

@@ -205,6 +205,8 @@ class Explorer:
         (`gpumem_magic.allocator.verify.find_quiet`). None: it is known to have made no such call.
     unseen
         How often it was called so, when that is known.
+    without
+        The program without calls that are only taken to have been made: the range has it too.
     effort
         Operations that may be replayed to find out whether such calls would have been fatal.
     processes
@@ -221,6 +223,7 @@ class Explorer:
         foreign: Sequence[Foreign] = (),
         quiet: Callable[[], NDArray[np.bool_]] | None = None,
         unseen: int | None = None,
+        without: Program | None = None,
         effort: int = EFFORT,
         processes: int = 1,
     ) -> None:
@@ -241,6 +244,8 @@ class Explorer:
             timings += [with_delays(program, factor) for factor in _DELAYS]
             if len(program.codes) <= _MEDIUM:
                 timings += [with_disturbed_delays(program, seed) for seed in range(_DISTURBED)]
+        self._timed = len(timings)
+        timings += [] if without is None else [without]
         self._bench = _Bench(tuple(timings), limit, fallbacks)
 
     def predict(self, settings: AllocatorSettings) -> Prediction:
@@ -256,15 +261,19 @@ class Explorer:
             ensemble = self._ensemble
             others = [_Run(0, one, create) for one in open_ if points[one].has_ties for create in ensemble]
             others += [run for one in open_ for run in self._timings(one, has_ties=points[one].has_ties)]
+            last = range(self._timed, len(self._bench.programs))
+            others += [_Run(number, one, self._driver) for one in open_ for number in last]
             outcomes = list(zip(others, play(others), strict=True))
         unseen = self._with_unseen_calls(open_)
         for one in open_:
+            mine = [(run.program, outcome) for run, outcome in outcomes if run.settings == one]
+            called = [outcome for run, outcome in unseen if run.settings == one]
             found: dict[Doubted, list[_Outcome]] = {
-                "addresses": [outcome for run, outcome in outcomes if run.settings == one and not run.program],
-                "streams": [outcome for run, outcome in outcomes if run.settings == one and run.program],
-                "unseen calls": [outcome for run, outcome in unseen if run.settings == one],
+                "addresses": [outcome for number, outcome in mine if not number],
+                "streams": [outcome for number, outcome in mine if 0 < number < self._timed],
+                "unseen calls": [*called, *(outcome for number, outcome in mine if number >= self._timed)],
             }
-            answer = replace(self._answer(points[one], found), agreement=self._agreement(points[one], found))
+            answer = replace(self._answer(points[one], found), agreement=self._agreement(points[one], called))
             self._answers[one] = self._doubted(one, answer)
         return [self._answers[one] for one in effective]
 
@@ -277,7 +286,7 @@ class Explorer:
                 settings,
                 partial(Scattered, _OTHER_SEEDS + number) if has_ties and number >= first else self._driver,
             )
-            for number in range(1, len(self._bench.programs))
+            for number in range(1, self._timed)
         ]
 
     @cached_property
@@ -304,9 +313,8 @@ class Explorer:
             runs = [_Run(number, one, self._driver) for one in open_ for number in range(1, len(programs))]
             return found + list(zip(runs, play(runs), strict=True))
 
-    def _agreement(self, point: _Outcome, found: Mapping[Doubted, Sequence[_Outcome]]) -> float | None:
+    def _agreement(self, point: _Outcome, unseen: Sequence[_Outcome]) -> float | None:
         """Return the share of draws that end like the point."""
-        unseen = found["unseen calls"]
         if len(unseen) < 2 or self._moments is None:
             return 1.0
         drawn = unseen[len(self._moments.usual) :]

@@ -53,7 +53,7 @@ _RANGES = {
     ),
     "unseen calls": (
         "`torch.cuda.empty_cache()` leaves no event where it has nothing to give back, and this program calls it. "
-        "The point takes the calls that left one, the range more of them"
+        "The point takes the calls that left one, and those at the same place of a loop; the range more of them"
     ),
     "addresses": (
         "between free blocks of one size torch takes the lowest address. The point is the driver's usual order, the "
