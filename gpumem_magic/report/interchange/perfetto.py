@@ -2,7 +2,8 @@
 
 The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event Format"). Each
 device is a process: counters for what was allocated, in all and by owner, and for torch's and the driver's numbers;
-measured cells and `record_function` regions as slices; the largest allocations as asynchronous slices.
+measured cells and `record_function` regions as slices. Its largest allocations are asynchronous slices of a process
+beside it, since they take many rows.
 
 Perfetto asks for more than the format: the slices of a thread must nest, and a thread's number be its own among all
 processes (https://perfetto.dev/docs/getting-started/other-formats).
@@ -61,8 +62,11 @@ def trace_events(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) 
              "cat": "marker", "args": {"text": marker["text"]}}
             for marker in device["markers"]
         ]  # fmt: skip
-        shown, more = _singles(pid, header, device, lives)
-        events += shown
+        beside = len(header["devices"]) + pid
+        shown, more = _singles(beside, header, device, lives)
+        if shown:
+            events.append(_named("process_name", beside, beside, f"{name}: its largest allocations (gpumem)"))
+            events += shown
         if more:
             left_out.append(f"{device['key']}: {more:,} smaller allocations are in the counters only")
     return {
@@ -161,7 +165,9 @@ def _singles(pid: int, header: Mapping[str, Any], device: Mapping[str, Any], liv
     rest = device["timeline"]["rest"]
     events = []
     for nth in chosen.tolist():
-        common = {"cat": "allocation", "id": f"{pid}.{nth}", "pid": pid, "tid": pid, "name": names[lives.group[nth]]}
+        # A local id: Perfetto would put global ones of all devices together, as "legacy events".
+        place = {"id2": {"local": f"{nth:#x}"}, "pid": pid, "tid": pid}
+        common = {"cat": "allocation", **place, "name": names[lives.group[nth]]}
         stack = [f"{function} ({file}:{line})" for function, file, line in stack_frames(header, int(lives.stack[nth]))]
         args: dict[str, Any] = {"bytes": int(lives.bytes[nth])}
         if lives.start[nth] < 0:

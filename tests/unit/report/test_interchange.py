@@ -28,8 +28,8 @@ NEEDED = {
     "C": {"name", "ts", "args"},
     "X": {"name", "ts", "dur"},
     "i": {"name", "ts", "s"},
-    "b": {"name", "ts", "cat", "id"},
-    "e": {"name", "ts", "cat", "id"},
+    "b": {"name", "ts", "cat", "id2"},
+    "e": {"name", "ts", "cat", "id2"},
 }
 
 
@@ -93,8 +93,11 @@ def test_traces_have_the_documented_form_and_the_peak(name):
         if name != "counters":
             assert max(values) == device["headline"]["allocatedPeak"]
             assert values[-1] == device["headline"]["allocatedAfter"]
-        begun = {event["id"]: event for event in own if event["ph"] == "b"}
-        ended = {event["id"]: event for event in own if event["ph"] == "e"}
+        beside = [event for event in events if event["pid"] == len(header["devices"]) + index + 1]
+        assert {event["ph"] for event in beside} <= {"M", "b", "e"}
+        begun = {event["id2"]["local"]: event for event in beside if event["ph"] == "b"}
+        ended = {event["id2"]["local"]: event for event in beside if event["ph"] == "e"}
+        assert len(begun) + len(ended) + 1 == len(beside) or not beside
         assert set(begun) == set(ended)
         assert all(begun[key]["ts"] <= ended[key]["ts"] for key in begun)
         assert {event["name"] for event in own if event["ph"] == "C"} >= {lane["name"] for lane in device["lanes"]}
@@ -194,7 +197,7 @@ def test_slices_of_a_thread_nest_and_threads_have_numbers_of_their_own():
     process_of: dict[int, set[int]] = {}
     for event in made:
         process_of.setdefault(event["tid"], set()).add(event["pid"])
-    assert {frozenset(pids) for pids in process_of.values()} == {frozenset({1}), frozenset({2})}
+    assert {frozenset(pids) for pids in process_of.values()} == {frozenset({pid}) for pid in (1, 2, 3, 4)}
     assert 0 not in process_of
 
 
