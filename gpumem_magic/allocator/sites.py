@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["find_unshown_calls"]
 
-# Seen fewer times, or not at a larger share of the passes, a call may as well stand under a condition. Of 300 recordings
-# of random loops, 62 with calls that left no event, 55 were told some, and none too many; of 900 with a call at every
-# second, third or fifth pass none was told any.
+# Seen fewer times, or not at a larger share of the passes, a call may as well stand under a condition. Of 300
+# recordings of random loops, 62 with calls that left no event, 55 were told some, and none too many; of 900 with a call
+# at every second, third or fifth pass none was told any.
 _LEAST_SEEN = 3
 _MOST_UNSHOWN = 0.5
 _FREES = (int(Op.FREE), int(Op.FREE_LATER))
