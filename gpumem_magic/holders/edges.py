@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import _thread
 import builtins
+import contextvars
 import functools
+import gc
 import itertools
 import re
 import types
@@ -200,6 +202,33 @@ def _describe_cache(_parent: object, _child: object) -> str:
     return " (functools cache)"
 
 
+def _kinds_of_a_context() -> list[type]:
+    """Return the types that hold the values of context variables: a context, its tree, and the tree's nodes."""
+    context = contextvars.Context()
+    marks: list[contextvars.ContextVar[None]] = [contextvars.ContextVar(f"mark {number}") for number in range(64)]
+    for mark in marks:
+        context.run(mark.set, None)
+    found: dict[str, type] = {}
+    pending: list[object] = [context]
+    while pending:
+        value = pending.pop()
+        kind = type(value)
+        if kind is not contextvars.ContextVar and value is not None and kind.__name__ not in found:
+            found[kind.__name__] = kind
+            pending += gc.get_referents(value)
+    return list(found.values())
+
+
+def _in_context(parent: object, child: object) -> str:
+    """Name the variable of a context, whose tree of values has nodes of C alone."""
+    inside = gc.get_referents(parent)
+    # A node holds a name and its value in turn, and shows them from the last to the first.
+    for value, variable in itertools.pairwise(inside):
+        if value is child and type(variable) is contextvars.ContextVar:
+            return f" (context variable `{variable.name}`)"
+    return ""
+
+
 _DESCRIBE: dict[type, Describe] = {
     type(functools.lru_cache(key_text)): _describe_cache,
     dict: _describe_dict,
@@ -216,6 +245,7 @@ _DESCRIBE: dict[type, Describe] = {
     BaseException: _describe_error,
     types.TracebackType: _describe_traceback,
     **dict.fromkeys(FRAMED, describe_suspended),
+    **dict.fromkeys(_kinds_of_a_context(), _in_context),
 }
 
 _PLAIN = frozenset(map(id, (dict, list, tuple, set, frozenset, deque)))

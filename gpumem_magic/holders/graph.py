@@ -44,6 +44,8 @@ class GraphWalk:
         self._torch = torch
         self._budget = budget
         self._seen: dict[int, object] = {}
+        # Where graphs of their own begin that a ctx keeps with a tensor.
+        self._inner: list[object] = []
         self._saved_names = KindTable[tuple[str, ...]]()
 
     def behind(self, tensor: object) -> tuple[list[Saved], int]:
@@ -64,6 +66,8 @@ class GraphWalk:
                 break
             saved += self._saved_by(node, count)
             pending += [child for child, _ in node.next_functions if child is not None]
+            pending += self._inner
+            self._inner.clear()
         return saved, count
 
     def _names(self, node: object) -> tuple[str, ...]:
@@ -89,11 +93,16 @@ class GraphWalk:
                     found.append(Saved(value, text, count))
                 elif value is not None:
                     self.packed.append(Packed(value, f"{text}, packed by a hook"))
+                    # What it will be made from again: of a checkpoint, its inputs. (Not in older torch versions.)
+                    hook = getattr(item, "unpack_hook", None)
+                    self.packed += [] if hook is None else [Packed(hook, f"{text}, for its unpack hook")]
         # A custom Function's ctx: what forward() stored as plain attributes lives as long as the graph.
         attributes = getattr(node, "__dict__", None)
         for name, value in list(attributes.items()) if type(attributes) is dict else ():
             if self._torch.is_tensor(type(value)):
                 found.append(Saved(value, f"{kind} attribute `{name}`", count))
+                inner = self._torch.grad_fn(value)
+                self._inner += [] if inner is None else [inner]
             elif id(type(value)) not in _SIMPLE:
                 self.packed.append(Packed(value, f"{kind} attribute `{name}`"))
         variable = getattr(node, "variable", None)  # AccumulateGrad

@@ -125,11 +125,12 @@ def is_library(file: str) -> bool:
 
 def module_roots() -> Iterator[Root]:
     """Yield the globals of imported modules, the user's own files first."""
+    main = sys.modules.get("__main__")
     modules = [
         (name, module)
         for name, module in list(sys.modules.items())
-        # The namespace of a notebook is __main__'s.
-        if isinstance(module, types.ModuleType) and name != "__main__" and name.partition(".")[0] != OWN_PACKAGE
+        # The namespace of a notebook is __main__'s, which multiprocessing knows by another name as well.
+        if isinstance(module, types.ModuleType) and module is not main and name.partition(".")[0] != OWN_PACKAGE
     ]
     modules.sort(key=lambda item: "site-packages" in str(getattr(item[1], "__file__", None) or "/lib/python"))
     for name, module in modules:

@@ -22,7 +22,7 @@ from gpumem_magic.holders.tensors import form, live_tensors, loaded_torch
 from gpumem_magic.holders.walk import Walk
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from gpumem_magic.holders.cycles import Climb
     from gpumem_magic.holders.tensors import StorageKey, Torch
@@ -39,6 +39,8 @@ _WALK_SHARE = 0.7
 _CRUMBS = 0.001
 # Each asks the collector about all objects of the process, some 30 ms.
 _MOST_GRAPH_CYCLES = 8
+# For the graph of one tensor that nothing in Python leads to.
+_GRAPH_SECONDS = 0.02
 # The graph of one expression is no news.
 _FEW_NODES = 8
 
@@ -250,9 +252,19 @@ class _Scan:
         return Category.OTHER
 
     def _name_saved(self) -> None:
-        """Attribute what graphs saved to the tensors that keep the graphs."""
-        more: list[Root] = []
-        for number, tensor in enumerate(list(self._walk.tensors)):
+        """Attribute what graphs saved to the tensors that keep the graphs, and so on with what that leads to."""
+        done = 0
+        while done < len(self._walk.tensors) and not self._walk.cut:
+            tensors = self._walk.tensors[done:]
+            done += len(tensors)
+            more = list(self._saved_behind(tensors))
+            if more:
+                self._walk.run(more)
+                self._name_reached()
+
+    def _saved_behind(self, tensors: list[object]) -> Iterator[Root]:
+        """Attribute what the graphs of some tensors saved; yield what hooks packed in its place."""
+        for number, tensor in enumerate(tensors):
             if number % _CHECK_CLOCK_EVERY == 0 and self._over():
                 self._walk.cut = True
                 return
@@ -272,14 +284,9 @@ class _Scan:
                     entry.category = Category.ACTIVATION
                     entry.nodes = item.nodes
                     entry.holders[text] = Holder(HolderKind.GRAPH, f"{text}{root.where}", root.label)
-            more += [
-                Root(HolderKind.GRAPH, f"{path}.grad_fn → {packed.name}", packed.value, root.where)
-                for packed in self._graph.packed
-            ]
+            for packed in self._graph.packed:
+                yield Root(HolderKind.GRAPH, f"{path}.grad_fn → {packed.name}", packed.value, root.where)
             self._graph.packed.clear()
-        if more:
-            self._walk.run(more)
-            self._name_reached()
 
     def _name_rest(self, everyone: list[object]) -> None:
         """Name what no root reaches: what else holds it, cycles, and else say that nothing was found."""
@@ -307,8 +314,8 @@ class _Scan:
             if above is not None and not (above.kind in _CYCLES and self._is_hooked(tensor, own)):
                 holder = self._above(above)
                 entry.holders.setdefault(holder.path, holder)
-            if (above is None or above.kind not in _CYCLES) and number < _MOST_GRAPH_CYCLES and not self._over():
-                self._name_graph_cycle(tensor, entry, own)
+            if above is None or above.kind not in _CYCLES:
+                self._name_graph_cycle(tensor, entry, own if number < _MOST_GRAPH_CYCLES and not self._over() else None)
 
     def _is_alive(self, value: Any) -> bool:
         """Tell whether an object certainly lives: roots reach it, or every program has it."""
@@ -356,15 +363,27 @@ class _Scan:
             left -= sizes[id(tensor)]
         return rest
 
-    def _name_graph_cycle(self, tensor: Any, entry: _Found, own: list[object]) -> None:
-        """Name a cycle that leads through C++: autograd's nodes, what they saved, and the hooks on them."""
+    def _name_graph_cycle(self, tensor: Any, entry: _Found, own: list[object] | None) -> None:
+        """Name a cycle that leads through C++: autograd's nodes, what they saved, and the hooks on them.
+
+        `own` are the scan's own objects, None where hooks are not looked for.
+        """
+        if not self._torch.is_tensor(type(tensor)):
+            return
         if not (self._torch.grad_fn(tensor) or self._torch.read(tensor, "requires_grad")):
             return
-        hook = closure_above(tensor, own)
+        hook = closure_above(tensor, own) if own is not None else None
         through = f"hook {hook}" if hook is not None else self._own_graph(tensor)
-        if through is not None:
-            text = f"cycle through the autograd graph: {through}; gc cannot free it"
-            entry.holders.setdefault(text, Holder(HolderKind.GRAPH_CYCLE, text, "cycle through the autograd graph"))
+        if through is None:
+            return
+        text = f"cycle through the autograd graph: {through}; gc cannot free it"
+        holder = Holder(HolderKind.GRAPH_CYCLE, text, "cycle through the autograd graph")
+        entry.holders.setdefault(text, holder)
+        gradient = self._torch.gradient(tensor) if through.startswith(".grad") else None
+        beside = None if gradient is None else self._entry(gradient)
+        if beside is not None and not beside.holders:
+            beside.category = Category.GRADIENT
+            beside.holders[text] = holder
 
     def _is_hooked(self, tensor: Any, own: list[object]) -> bool:
         """Tell whether a hook of the tensor itself holds it: C++ holds such hooks too, so that gc frees neither."""
@@ -379,7 +398,8 @@ class _Scan:
         for name, start in (("", tensor), (".grad", self._torch.gradient(tensor))):
             if start is None or self._torch.grad_fn(start) is None:
                 continue
-            saved, _ = GraphWalk(self._torch, self._budget).behind(start)
+            # Microseconds a node, and the only thing that tells: also when the time for the rest is up.
+            saved, _ = GraphWalk(self._torch, Budget(_GRAPH_SECONDS)).behind(start)
             for item in saved:
                 if self._torch.storage(item.tensor) == key:
                     return f"{name}.grad_fn → {item.name}"

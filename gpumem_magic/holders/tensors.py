@@ -60,6 +60,8 @@ class Torch:
         self._strided = module.strided
         # `UntypedStorage` holds memory without being a tensor.
         self.storage_type: Any = getattr(module, "UntypedStorage", None)
+        # What autograd keeps of a tensor, where Python code holds such a thing itself (checkpoints, torch 2.13).
+        self.saved_type: Any = getattr(getattr(getattr(module, "_C", None), "_autograd", None), "SavedTensor", None)
         self._is_tensor = KindTable[bool]()
         self._parts: dict[int, tuple[object, dict[str, Any]]] = {}
 
@@ -138,6 +140,15 @@ class Torch:
         found += self.parts(tensor).values()
         gradient = self.gradient(tensor)
         return found if gradient is None else [*found, gradient]
+
+    @staticmethod
+    def saved(value: Any) -> list[object]:
+        """Return what a saved tensor holds, unpacked by no hook: the tensor or what a hook packed, and the hook."""
+        try:
+            found = [value.data, getattr(value, "unpack_hook", None)]
+        except (AttributeError, RuntimeError):  # freed by backward, or an older torch
+            return []
+        return [item for item in found if item is not None]
 
     def size(self, tensor: Any) -> int:
         """Return the bytes of a tensor's storage, 0 when it has none of its own."""

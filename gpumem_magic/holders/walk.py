@@ -39,7 +39,7 @@ _LEAVES = frozenset(
         contextvars.Context,
     )
 )
-_LEAF, _PLAIN, _MAPPING, _CODE, _MEMORY, _FOREIGN = range(6)
+_LEAF, _PLAIN, _MAPPING, _CODE, _MEMORY, _FOREIGN, _SAVED = range(7)
 _SEEN = frozenset({_MEMORY, _FOREIGN})
 _CHECK_CLOCK_EVERY = 512
 # Of a path; what a person reads is shorter.
@@ -132,6 +132,8 @@ class Walk:
                 known = _LEAF
             elif self._tensors.holds_memory(kind):
                 known = _MEMORY
+            elif kind is self._tensors.saved_type:
+                known = _SAVED
             elif self._foreign.name(kind):
                 known = _FOREIGN
             elif kind is types.FunctionType or kind is types.FrameType or issubclass(kind, type):
@@ -172,6 +174,8 @@ class Walk:
             return _of_code(holder)
         if sort == _FOREIGN:
             return self._foreign.referents(holder)
+        if sort == _SAVED:
+            return self._tensors.saved(holder)
         return self._tensors.referents(holder) if self._tensors.is_tensor(type(holder)) else []
 
     def path_to(self, value: object) -> tuple[Root, str] | None:

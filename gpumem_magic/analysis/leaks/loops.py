@@ -40,7 +40,8 @@ class Loop(NamedTuple):
     """A loop statement: lines of its header, of its body's first statement, and of its end, all included.
 
     `first_end` is the last line of a first statement whose own line comes again before it is over: a loop's, a
-    ``with``'s; of others it is `first`. `together` is the number of statements that share the body's first line.
+    ``with``'s; of others it is `first`. `together` is the number of statements that share the body's first line and run
+    once in each iteration; 0 where that depends.
     """
 
     file: str
@@ -97,12 +98,24 @@ def _loops(file: str, node: ast.AST, scope: str) -> Iterator[Loop]:
         yield from _loops(file, child, inner)
 
 
-def _together(body: Sequence[ast.stmt]) -> int:
-    """Count the statements on a body's first line, where each of them runs once in each iteration."""
-    line = body[0].lineno
-    here = [statement for statement in body if statement.lineno == line]
-    branches = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.With, ast.AsyncWith, ast.FunctionDef)
-    return 1 if any(isinstance(statement, branches) for statement in here) else len(here)
+def _together(body: Sequence[ast.stmt], line: int | None = None) -> int:
+    """Count the statements on a body's first line, where each of them runs once in each iteration; else 0."""
+    line = body[0].lineno if line is None else line
+    count = 0
+    for statement in body:
+        if statement.lineno != line:
+            break
+        within = 0
+        if isinstance(statement, (ast.Try, ast.With, ast.AsyncWith)) and statement.body[0].lineno == line:
+            within = _together(statement.body, line)
+            if not within:
+                return 0
+            # The end of a ``with`` runs on its own line again.
+            within += not isinstance(statement, ast.Try)
+        elif isinstance(statement, (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Match)):
+            return 0
+        count += 1 + within
+    return count
 
 
 def loops_on_one_line(line: str) -> bool:
@@ -170,6 +183,9 @@ def iteration_starts(marks: Marks, loop: Loop, lines: NDArray[np.int32]) -> NDAr
         elif loop.together > 1:
             # Each statement of the line is noted.
             begins &= (np.cumsum(begins) - 1) % loop.together == 0
+        elif not loop.together and loop.last > loop.first:
+            # How many of them are is not known, but another line comes after them.
+            begins &= before != loop.first
     # The header fetches the batch, which belongs to the iteration that gets it.
     entered = np.flatnonzero((now >= loop.header) & (now < loop.first) & ~after_header)
     at = np.flatnonzero(begins)

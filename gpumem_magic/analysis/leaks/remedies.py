@@ -34,6 +34,11 @@ def _by_kind(keeper: Keeper) -> str:
         if _NOT_YOURS.search(keeper.path):
             return "gc.collect() now and then frees it; the cycle is the library's, to be reported there"
         return "gc.collect() frees it now; without the cycle it goes at once"
+    if keeper.kind == "cycle through the autograd graph" and ".grad.grad_fn" in keeper.path:
+        return (
+            "backward(create_graph=True) ties each parameter to its gradient: set .grad to None when it is done, or "
+            "use torch.autograd.grad(); gc cannot free that"
+        )
     if keeper.kind == "cycle through the autograd graph":
         return "break the cycle: a hook or an attribute of the graph refers to the tensor itself; gc cannot free that"
     if keeper.kind in {"last error", "debugger"}:
@@ -49,7 +54,7 @@ def _by_path(keeper: Keeper) -> str:
         return f"give the cache of `{root}` a maxsize, or call {root}.cache_clear()"
     if _ERROR.search(path):
         return f"keep the error's text in `{root}`, not the error: its frames hold their locals"
-    if "hook" in path:
+    if "hook" in path and "unpack hook" not in path and "packed by a hook" not in path:
         return "let the hook keep less, and remove it when it has done its work (handle.remove())"
     if "(generator " in path:
         return f"finish or close the generators in `{root}`: their locals live as long as they do"

@@ -131,6 +131,9 @@ class CpuSource:
                 self._notes.info(unseen)
             if self._taken >= _WORTH_TRIMMING:
                 give_back_free_memory()
+        if self._blocks:  # the profiler could not be stopped
+            with stderr_without(_is_noise):
+                self._blocks.clear()
         if self.kind is not SourceKind.CPU:
             return Evidence()
         trace: Trace | None = None
@@ -260,10 +263,16 @@ class CpuSource:
         probe = getattr(self._torch._C, "_current_graph_task_id", None)
         return probe is not None and probe() != -1
 
+    def _is_in_transform(self) -> bool:
+        """Tell whether a transform of ``torch.func`` is under way here: what we call apart may not run within one."""
+        functorch = getattr(self._torch._C, "_functorch", None)
+        probe = getattr(functorch, "peek_interpreter_stack", None)
+        return probe is not None and probe() is not None
+
     def _empty(self) -> None:
         """Take the events out of the profiler; start it again unless there are enough. Not now: at a later look."""
         with self._notes.guard("counting the CPU events"):
-            if self._running and not self._is_in_backward():
+            if self._running and not self._is_in_backward() and not self._is_in_transform():
                 self._collect()
                 if not self._truncated:
                     self._enable()

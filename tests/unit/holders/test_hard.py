@@ -552,3 +552,100 @@ def test_a_class_whose_hash_raises_stops_no_look_at_models_steps_cycles_and_name
         assert freed[0].tensors["cpu"] >= BYTES + 16
     finally:
         gc.enable()
+
+
+def paths_of(shell, **options):
+    return {s.size: s.holders[0].path for s in who_holds(shell, budget=60, **options).storages}
+
+
+def test_what_a_checkpoint_recomputes_from_is_found_behind_its_output(shell):
+    code = """
+    from torch.utils.checkpoint import checkpoint
+    net = torch.nn.Linear(8, 8)
+    work, given = lambda x: net(x.view(-1, 8)).sum(), torch.ones(8 * N, requires_grad=True) * 1.0
+    out = checkpoint(work, given, use_reentrant=False)
+    del given
+    """
+    run(shell, code)
+    held = [s.holders[0] for s in who_holds(shell, budget=60, quick=True).storages if s.size == 8 * BYTES]
+    assert len(held) == 2  # what it recomputes from, and what that was made from
+    assert all(holder.kind is HolderKind.GRAPH and holder.path.startswith("out.grad_fn → ") for holder in held)
+
+
+def test_a_graph_that_a_ctx_keeps_with_a_tensor_is_followed(shell):
+    code = """
+    class Inner(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.keep = torch.ones(N)
+            return x + 1
+        @staticmethod
+        def backward(ctx, grad): return grad
+    class Outer(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            with torch.enable_grad():
+                ctx.inner = Inner.apply(x.detach().requires_grad_())
+            return ctx.inner.detach()
+        @staticmethod
+        def backward(ctx, grad): return grad
+    y = Outer.apply(torch.ones(3, requires_grad=True)).sum()
+    """
+    run(shell, code)
+    assert find(shell, quick=True).holders[0].path == "y.grad_fn → InnerBackward attribute `keep`"
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")
+def test_every_parameter_that_create_graph_tied_to_its_gradient_is_in_a_cycle_that_gc_cannot_free(shell):
+    code = """
+    for _ in range(12):
+        net = torch.nn.Linear(N, 1, bias=False)
+        net(torch.ones(N)).pow(2).backward(create_graph=True)
+    """
+    run(shell, code)
+    gc.collect()
+    found = [s for s in who_holds(shell, budget=60).storages if s.size == BYTES]
+    told = "cycle through the autograd graph: .grad.grad_fn → AccumulateGrad.variable; gc cannot free it"
+    tied = [s for s in found if s.holders[0].path == told]
+    assert len(tied) == 2 * 11
+    assert {s.category.name for s in tied} == {"PARAMETER", "GRADIENT"}
+    for tensor in [t for t in gc.get_objects() if type(t) is torch.nn.Parameter and t.numel() == COUNT]:
+        tensor.grad = None  # else they live as long as this process
+
+
+def test_a_context_variable_is_named_where_only_a_task_has_it(shell):
+    code = """
+    import asyncio, contextvars
+    variable = contextvars.ContextVar("kept")
+    many = [contextvars.ContextVar(f"other {number}") for number in range(40)]
+    async def wait():
+        variable.set(torch.ones(N))
+        for number, other in enumerate(many):
+            other.set(number)
+        await asyncio.sleep(3600)
+    async def start():
+        task = asyncio.ensure_future(wait())
+        await asyncio.sleep(0)
+        return task
+    loop = asyncio.new_event_loop()
+    task = loop.run_until_complete(start())
+    """
+    run(shell, code)
+    try:
+        path = find(shell).holders[0].path
+    finally:
+        shell.user_ns["task"].cancel()
+        shell.user_ns["loop"].run_until_complete(asyncio.sleep(0))
+        shell.user_ns["loop"].close()
+    assert "(context variable `kept`)" in path
+    assert "hamt" not in path
+
+
+def test_the_notebooks_module_under_multiprocessings_name_is_no_second_holder(monkeypatch):
+    from gpumem_magic.holders.roots import module_roots
+
+    main = types.ModuleType("__main__")
+    main.kept_by_the_notebook = torch.ones(3)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setitem(sys.modules, "__mp_main__", main)
+    assert not any("kept_by_the_notebook" in root.label for root in module_roots())

@@ -58,7 +58,13 @@ def test_statements_that_share_the_bodys_first_line():
     assert starts(source, [1, 2, 2, 2, 3, 2, 2, 2, 3], has_functions=False) == [0, 5]
     # sys.monitoring notes the line once.
     assert starts(source, [1, 2, 3, 1, 2, 3, 1], has_functions=True) == [0, 3]
-    assert find_loops("c", "for i in y:\n    with a: b; c\n")[0].together == 1
+    within = "for i in y:\n    with a: b; c\n    d\n"
+    assert starts(within, [1, 2, 2, 2, 2, 3, 2, 2, 2, 2, 3], has_functions=False) == [0, 6]
+    tried = "for i in y:\n    try: a\n    except E: b\n"
+    assert starts(tried, [1, 2, 2, 3, 2, 2, 3, 2, 2, 3], has_functions=False) == [0, 4, 7]
+    # How often a branch is taken is not known: another line comes in between.
+    asked = "for i in y:\n    if a: b\n    c\n"
+    assert starts(asked, [1, 2, 2, 3, 2, 3, 2, 2, 3], has_functions=False) == [0, 4, 6]
 
 
 @pytest.mark.parametrize(

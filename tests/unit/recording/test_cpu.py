@@ -232,6 +232,37 @@ def test_events_of_a_backward_in_which_it_is_time_to_count_are_all_there(counts_
     assert int(np.count_nonzero(made == 12)) == int(np.count_nonzero(freed == 12)) == 100
 
 
+def test_a_count_within_a_transform_waits_for_its_end(counts_all_the_time):
+    """What we call apart from the user's code may not run where ``torch.func`` is at work."""
+
+    def slow(x):
+        busy()
+        return (x * torch.ones(7)).sum()
+
+    recording, _ = record(lambda: torch.func.vmap(torch.func.grad(slow))(torch.ones(4, 7)))
+    assert len(counts_all_the_time) > 3
+    assert recording.notes == ()
+    made = events_of(recording)
+    assert int(np.count_nonzero(made.size[made.action == Action.ALLOC] == 12)) == 20
+
+
+def test_a_profiler_that_cannot_be_stopped_leaves_nothing_of_ours(monkeypatch):
+    def refuses(*_args):
+        raise RuntimeError("no")
+
+    notes = Notes()
+    source = CpuSource(torch, 30, notes)
+    source.start()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr("gpumem_magic.recording.cpu.source.call_apart", refuses)
+            source.stop(0, 1)
+    finally:
+        torch._C._autograd._disable_profiler()
+    assert source._blocks == []
+    assert any("stopping the CPU recording failed" in note.text for note in notes.freeze())
+
+
 def test_a_count_leaves_a_graph_that_is_being_traced_alone(counts_all_the_time):
     def traced(x):
         busy()
