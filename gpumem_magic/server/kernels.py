@@ -49,7 +49,8 @@ class KernelInspector:
         python = _interpreter(process)
         if python is not None:
             facts["python"] = python
-            threading.Thread(target=_ask, args=(python, facts), name="gpumem-inspect", daemon=True).start()
+            asked = (python, _environment(process), facts)
+            threading.Thread(target=_ask, args=asked, name="gpumem-inspect", daemon=True).start()
         return facts
 
 
@@ -64,13 +65,23 @@ def _interpreter(process: psutil.Process) -> str | None:
     return None
 
 
-def _ask(python: str, facts: dict[str, Any]) -> None:
+def _environment(process: psutil.Process) -> dict[str, str] | None:
+    """Return the kernel's own environment, whose paths say what it can import; None for ours where it is not told."""
+    try:
+        environment: dict[str, str] = process.environ()
+    except (psutil.Error, OSError):
+        return None
+    return environment or None
+
+
+def _ask(python: str, environment: dict[str, str] | None, facts: dict[str, Any]) -> None:
     try:
         answer = subprocess.run(  # noqa: S603 -- the interpreter that this user's kernel runs already
             [python, "-c", _PROGRAM],
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_SECONDS,
+            env=environment,
             cwd="/" if Path("/").exists() else None,
             check=True,
         )

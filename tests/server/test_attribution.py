@@ -14,6 +14,7 @@ import pytest
 from gpumem_magic.nvml.pids import NAMESPACE_REASON, is_initial_namespace
 from gpumem_magic.server import attribution, processes
 from gpumem_magic.server.attribution import Attributor, Directory, KernelEntry, TerminalEntry
+from gpumem_magic.server.kernels import KernelInspector
 
 pytestmark = pytest.mark.skipif(
     not is_initial_namespace(),
@@ -69,6 +70,25 @@ async def test_kernel_tells_its_interpreter_and_the_package_in_it(lab):
     assert kernel["python"] == psutil.Process(lab.pid(session)).cmdline()[0]
     if not _is_uninstalled():
         assert kernel["package"] == state["package"]
+
+
+def test_what_a_kernel_can_import_goes_by_its_own_environment(tmp_path):
+    (tmp_path / "gpumem_magic").mkdir()
+    (tmp_path / "gpumem_magic" / "__init__.py").touch()
+    info = tmp_path / "gpumem_magic-9.8.7.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gpumem-magic\nVersion: 9.8.7\n")
+    command = [sys.executable, "-c", "print(flush=True); input()"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as kernel:
+        assert kernel.stdout is not None
+        kernel.stdout.readline()  # it is Python by now, and not yet us
+        inspect = KernelInspector()
+        deadline = time.monotonic() + 30
+        while "package" not in (facts := inspect(kernel.pid)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        kernel.communicate("")
+    assert facts == {"python": sys.executable, "package": "9.8.7"}
 
 
 def _is_uninstalled():
