@@ -205,13 +205,13 @@ def _whose(series: ProcessSeries) -> str:
 
 
 def _told(recording: Recording, series: ProcessSeries) -> str:
-    """Say what the first of the series did, and which line ran at its highest sample."""
+    """Say what the first of the series did, and which line ran while it rose most."""
     before, after = series.used[0], series.used[-1]
     peak = _peak(series)
     whose = _whose(series)
     name = whose[0].upper() + whose[1:]
     if series.key == "child processes" and peak - before >= _WORTH_SHOWING:
-        place = _line_at(recording, series.time_us[series.used.index(peak)])
+        place = _line_of_rise(recording, series, series.used.index(peak))
         left = f", {format_bytes(after)} at the end" if after else ""
         return f"Child processes held up to {format_bytes(peak)} of host memory{place}{left}"
     if _is_late(recording, series):
@@ -221,7 +221,7 @@ def _told(recording: Recording, series: ProcessSeries) -> str:
         return f"{name} fell from {format_bytes(before)} to {format_bytes(after)}"
     # Where the system's own mark is far above every sample, no sample tells when that was.
     near = peak - top < max(_WORTH_SHOWING, (peak - before) // 10)
-    place = _line_at(recording, series.time_us[series.used.index(top)]) if near else ""
+    place = _line_of_rise(recording, series, series.used.index(top)) if near else ""
     text = f"{name} rose by {format_bytes(peak - before)} to {format_bytes(peak)}{place}"
     change = after - before
     if peak - after < _WORTH_SHOWING:
@@ -240,14 +240,49 @@ def _briefly(series: ProcessSeries) -> str:
     return f"{_whose(series)} up to {format_bytes(peak)}"
 
 
-def _line_at(recording: Recording, time_us: int) -> str:
+def _line_of_rise(recording: Recording, series: ProcessSeries, top: int) -> str:
+    """Name the line that ran while memory rose most on its way to a sample.
+
+    Not the one that ran at the highest sample: by then, what took the memory may be done. Where several ran between two
+    samples, host memory is taken to be of the longest, as its pages are filled at some 4 GB/s; a GPU's comes at once.
+    """
+    steps = np.diff(np.array(series.used[: top + 1], np.int64))
+    if not len(steps):
+        return ""
+    step = int(steps.argmax())
+    since, until = series.time_us[step : step + 2]
+    begun, ended = _line_at(recording, since), _line_at(recording, until)
+    if begun is not None and ended is not None and begun != ended:
+        if series.key not in {"host", "child processes"}:
+            return f" between {begun} and {ended}"
+        ended = _longest_line(recording, since, until)
+    return "" if ended is None else f" while {ended} ran"
+
+
+def _longest_line(recording: Recording, since_us: int, until_us: int) -> str | None:
+    marks = recording.marks
+    if marks is None:
+        return None
+    edges = np.unique(np.append(np.clip(marks.time_us, since_us, until_us), [since_us, until_us]))
+    places = attribute(marks, edges[:-1]).place
+    known, which = np.unique(places, return_inverse=True)
+    taken = np.bincount(which, weights=np.diff(edges))
+    return _line_named(recording, int(known[taken.argmax()]))
+
+
+def _line_at(recording: Recording, time_us: int) -> str | None:
     marks = recording.marks
     if marks is None or not recording.started_us <= time_us <= recording.ended_us:
-        return ""
-    number = int(attribute(marks, np.array([time_us], np.int64)).place[0])
+        return None
+    return _line_named(recording, int(attribute(marks, np.array([time_us], np.int64)).place[0]))
+
+
+def _line_named(recording: Recording, number: int) -> str | None:
+    if recording.marks is None or number < 0:
+        return None
     namer = PlaceNamer(recording.cell)
-    frame = namer.pick(marks.places[number], deep=False) if number >= 0 else None
-    return "" if frame is None else f" while {place_text(namer.line(*frame)[1])} ran"
+    frame = namer.pick(recording.marks.places[number], deep=False)
+    return None if frame is None else place_text(namer.line(*frame)[1])
 
 
 def _why(recording: Recording) -> str:
@@ -281,7 +316,7 @@ def _rate(recording: Recording, moved: Sequence[ProcessSeries]) -> tuple[Note, .
         rate = "sampled"
     text = (
         f"{rate}, from the driver and the operating system: what came and went in between is not seen, nor who "
-        "allocated; a line is the one that ran at that moment"
+        "allocated; a line is the one that ran while memory rose most"
     )
     if any(series.highest is not None for series in moved):
         text += ". The peak of host memory is the system's own mark, which misses nothing"

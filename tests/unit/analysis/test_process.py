@@ -72,11 +72,24 @@ def test_what_the_host_memory_did(used, sentence):
     assert header["devices"][0]["whose"] == "process"  # The view's words for these numbers are not torch's.
 
 
-def test_the_line_is_the_one_that_ran_at_the_highest_sample():
+@pytest.mark.parametrize(
+    ("key", "used", "line_3_since", "said"),
+    [
+        # The highest sample is of line 3, which only kept what line 2 had taken by then.
+        ("host", (100, 300, 304, 100), 150_000, "to 304 MiB while line 2 `a = load()` ran and came back"),
+        # Both ran between two samples: host memory takes its time, a GPU's comes at once.
+        ("host", (100, 300, 100), 70_000, "to 300 MiB while line 2 `a = load()` ran and came back"),
+        ("host", (100, 300, 100), 30_000, "to 300 MiB while line 3 `b = work(a)` ran and came back"),
+        ("GPU 0", (100, 300, 100), 70_000, "to 300 MiB between line 2 `a = load()` and line 3 `b = work(a)` and came"),
+        ("GPU 0", (100, 100, 300, 100), 30_000, "to 300 MiB while line 3 `b = work(a)` ran and came back"),
+    ],
+)
+def test_the_line_is_the_one_that_ran_while_memory_rose_most(key, used, line_3_since, said):
     places = ((("cell", 2, "<module>"),), (("cell", 3, "<module>"),))
-    marks = Marks(np.array([0, 150_000, 900_000]), np.array([1, 1, 1]), np.array([0, 1, -1], np.int32), places=places)
-    recording = _recording(_series("host", 100 * MIB, 100 * MIB, 300 * MIB, 100 * MIB), marks=marks)
-    assert "to 300 MiB while line 3 `b = work(a)` ran and came back" in analyse(recording).sentence
+    marks = Marks(
+        np.array([0, line_3_since, 900_000]), np.array([1, 1, 1]), np.array([0, 1, -1], np.int32), places=places
+    )
+    assert said in analyse(_recording(_series(key, *(value * MIB for value in used)), marks=marks)).sentence
 
 
 def test_the_systems_mark_is_the_peak_and_names_no_line():
