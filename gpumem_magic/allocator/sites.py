@@ -92,10 +92,12 @@ def find_unshown_calls(
 
 def _is_called(device: DeviceTrace, stacks: StackTable, program: Program) -> NDArray[np.bool_]:
     """Mark the operations whose stack has the function in it: entering a capture calls it too."""
-    named = np.array(
-        [any(frame.name == "empty_cache" for frame in stacks.resolve(n)) for n in range(len(stacks.stacks))]
-    )
-    marked: NDArray[np.bool_] = named[device.events.stack[np.maximum(program.events, 0)]] & (program.events >= 0)
+    count = len(stacks.stacks)
+    named = np.array([any(frame.name == "empty_cache" for frame in stacks.resolve(number)) for number in range(count)])
+    # What was there before has no event, and a capture can end after the last one.
+    known = (program.events >= 0) & (program.events < len(device.events))
+    marked: NDArray[np.bool_] = known.copy()
+    marked[known] = named[device.events.stack[program.events[known]]]
     return marked
 
 
