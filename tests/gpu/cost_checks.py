@@ -344,7 +344,7 @@ def check_cost_end_of_cell() -> str:
         folder = str(Path(__file__).resolve().parent)
         kernel.run(f"import sys\nsys.path.insert(0, {folder!r})\nfrom steps import watch\nsteps, _ = watch()")
         # Long enough for all memory of the former round to have gone back to the system.
-        counts = (3_400, 0.7), (100_000 if not QUICK else 10_000, 2.5)
+        counts = (3_400, 0.7), (100_000 if not QUICK else 10_000, 1.5)
         return "; ".join([_end_of_cell(kernel, LOOP.format(count=count), pause) for count, pause in counts])
     finally:
         kernel.stop()
