@@ -347,4 +347,44 @@ for name, value in state.items():
     on_device[name] = nn.Parameter(value.to(DEVICE) * 1)
 """,
     ),
+    _clean(
+        "per-sample gradients with torch.func",
+        """
+from torch.func import functional_call, grad, vmap
+net = Net(128, 1).to(DEVICE); parameters = {k: v.detach() for k, v in net.named_parameters()}; norms = []
+def loss(parameters, x):
+    return functional_call(net, parameters, (x,)).square().mean()
+# %%
+%%gpumem
+for step in range(6):
+    gradients = vmap(grad(loss), in_dims=(None, 0))(parameters, batch(16, 128))
+    norms.append(sum(g.square().sum() for g in gradients.values()).item())
+""",
+    ),
+    _clean(
+        "training on one line, the last losses kept",
+        """
+from collections import deque
+net = Net().to(DEVICE); optimizer = torch.optim.Adam(net.parameters()); losses = deque(maxlen=4)
+# %%
+%%gpumem
+for step in range(12):
+    loss = net(batch()).square().mean(); optimizer.zero_grad(); loss.backward(); optimizer.step(); losses.append(loss.detach())
+""",
+    ),
+    _clean(
+        "second derivatives with the gradients set free",
+        """
+import warnings
+warnings.simplefilter('ignore')
+net = Net().to(DEVICE)
+# %%
+%%gpumem
+for step in range(6):
+    loss = net(batch(64)).square().mean()
+    gradients = torch.autograd.grad(loss, list(net.parameters()), create_graph=True)
+    sum(g.square().sum() for g in gradients).backward()
+    net.zero_grad(set_to_none=True)
+""",
+    ),
 )

@@ -162,6 +162,61 @@ for step in range(8):
 """,
         r"^losses",
     ),
+    _leak(
+        "models that second derivatives keep",
+        "C++ cycle",
+        """
+import warnings
+warnings.simplefilter('ignore')
+# %%
+%%gpumem
+for step in range(6):
+    net = Net(512, 1).to(DEVICE)
+    loss = net(batch(64, 512)).square().mean()
+    loss.backward(create_graph=True)
+    sum(p.grad.square().sum() for p in net.parameters()).backward()
+""",
+        r"^cycle through the autograd graph",
+        r"net = Net|backward",
+    ),
+    _leak(
+        "outputs that a trainer collects until the epoch ends",
+        "old variables",
+        """
+class Trainer:
+    def __init__(self, net):
+        self.net, self._results = net, []
+    def step(self, x):
+        output = {'loss': self.net(x).square(), 'rows': len(x)}
+        self._results.append(output)
+        return output['loss'].mean().item()
+trainer = Trainer(Net().to(DEVICE))
+# %%
+%%gpumem
+for number in range(8):
+    trainer.step(batch())
+""",
+        r"^trainer\._results",
+        r"trainer\.step|self\.net|relu|layer",
+    ),
+    _leak(
+        "a retry that keeps the errors",
+        "last error",
+        """
+def attempt(mib):
+    activations = block(mib)
+    raise RuntimeError('does not fit')
+errors = []
+# %%
+%%gpumem
+for number in range(6):
+    try: attempt(2)
+    except RuntimeError as error:
+        errors.append(error)
+""",
+        r"^errors\[\d\]\.__traceback__",
+        r"attempt|block|torch\.ones",
+    ),
 )
 
 

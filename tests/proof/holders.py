@@ -157,4 +157,76 @@ loss = Masked.apply(torch.ones(8, device=DEVICE, requires_grad=True)).sum()
 """,
         r"^loss\.grad_fn → MaskedBackward attribute `mask`",
     ),
+    _who(
+        "parameters that create_graph tied to their gradients",
+        "C++ cycle",
+        """
+import warnings
+warnings.simplefilter('ignore')
+for step in range(4):
+    net = Net(1024, 1).to(DEVICE)
+    net(batch(8, 1024)).square().mean().backward(create_graph=True)
+del net
+""",
+        r"^cycle through the autograd graph: \.grad\.grad_fn",
+    ),
+    _who(
+        "what a checkpoint recomputes from",
+        "graph behind a scalar",
+        """
+from torch.utils.checkpoint import checkpoint
+loss = checkpoint(lambda x: x.view(-1, 8).exp().sum(), block(8).requires_grad_() * 1, use_reentrant=False)
+""",
+        r"^loss\.grad_fn → ",
+    ),
+    _who(
+        "records of a log with their errors",
+        "old variables",
+        """
+import logging
+class Keep(logging.Handler):
+    records = []
+    def emit(self, record):
+        self.records.append(record)
+log = logging.getLogger('run')
+log.propagate = False
+log.addHandler(keep := Keep())
+def work():
+    activations = block(8)
+    raise ValueError
+try:
+    work()
+except ValueError:
+    log.exception('failed')
+""",
+        r"records\[0\]\.exc_info\[[12]\].*frame work, local `activations`",
+    ),
+    _who(
+        "the error of a future",
+        "old variables",
+        """
+from concurrent.futures import ThreadPoolExecutor
+def work():
+    activations = block(8)
+    raise ValueError
+failed = ThreadPoolExecutor(1).submit(work)
+while not failed.done():
+    pass
+""",
+        r"^failed\._exception\.__traceback__ \(frame work, local `activations`\)",
+    ),
+    _who(
+        "a context variable of a task",
+        "generator or coroutine",
+        """
+import asyncio, contextvars
+current = contextvars.ContextVar('current')
+async def wait():
+    current.set(block(8))
+    await asyncio.sleep(3600)
+task = asyncio.ensure_future(wait())
+await asyncio.sleep(0.01)
+""",
+        r"\(context variable `current`\)",
+    ),
 )

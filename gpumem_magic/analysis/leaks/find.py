@@ -377,20 +377,36 @@ def _leak(kind: LeakKind, where: _Where, found: Sequence[_Found], lives: Lives) 
 def _once(device: DeviceAnalysis, found: Sequence[_Found], lives: Lives) -> list[Once]:
     total = int(lives.size[lives.stayed].sum())
     least = min(_ONCE_BYTES, _ONCE_SHARE * total)
-    told = [
-        Once(_purpose(device, item, lives), device.key, item.group, item.judged.once, "", item.judged.span)
-        for item in found
-        if item.judged.once > 0
-    ]
+    told = []
+    for item in found:
+        if item.judged.once > 0:
+            size, span = _once_size(item, lives)
+            told.append(Once(_purpose(device, item, lives, span), device.key, item.group, size, "", span))
     gradients = sum(once.bytes for once in told if once.what == GRADIENTS)
     return [once_of(once, gradients) for once in told if once.bytes >= least]
 
 
-def _purpose(device: DeviceAnalysis, item: _Found, lives: Lives) -> str:
+def _once_size(item: _Found, lives: Lives) -> tuple[int, int]:
+    """Return bytes that a line left once, and of how many first iterations.
+
+    Where most of it came with the first iteration, the last few of something else are not what counts: one line may
+    make an optimizer's state and keep the last losses.
+    """
+    once, span = item.judged.once, item.judged.span
+    if item.judged.shape is not Shape.WINDOW:
+        return once, span
+    by_iteration = np.bincount(item.iteration, lives.size[item.kept])
+    most = int(np.argmax(by_iteration))
+    if most > 1 or 2 * by_iteration[most] <= by_iteration.sum():
+        return once, span
+    return int(by_iteration[most]), most + 1
+
+
+def _purpose(device: DeviceAnalysis, item: _Found, lives: Lives, span: int) -> str:
     """Say what it is that a line left once: by storage where that was seen, else by what the line does."""
-    if item.judged.shape is Shape.WINDOW:
+    if item.judged.shape is Shape.WINDOW and span == item.judged.span:
         return WINDOW
-    first = item.kept[item.iteration < item.judged.span]
+    first = item.kept[item.iteration < span]
     if device.categories is not None and len(first):
         number = lives.number[first]
         seen = ~device.categories.inferred[number]

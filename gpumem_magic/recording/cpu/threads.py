@@ -31,8 +31,8 @@ _HOSTS = frozenset(
         "zmq",
     }
 )
-# How ours are called: what has ended tells no more than its name.
-_OWN_NAMES = ("gpumem_magic", "gpumem-")
+# How ours are called, and those that hand things to other processes: what has ended tells no more than its name.
+_OWN_NAMES = ("gpumem_magic", "gpumem-", "QueueFeederThread", "QueueManagerThread")
 # Waking up for nothing takes less.
 _WORK_NS = 2_000_000
 _MOST_NAMES = 3
@@ -72,10 +72,12 @@ class OtherThreads:
     def note(self) -> str | None:
         """Return what the reader must know, or None."""
         names = sorted(
-            thread.name
-            for thread in _users()
-            if thread.ident is not None
-            and (thread not in self._before or _processor_ns(thread) - self._before[thread] > _WORK_NS)
+            {
+                thread.name
+                for thread in _users()
+                if thread.ident is not None
+                and (thread not in self._before or _processor_ns(thread) - self._before[thread] > _WORK_NS)
+            }
         )
         if not names:
             return None

@@ -172,3 +172,13 @@ def test_what_is_bounded_is_told_as_what_it_is(script):
     (kept,) = program(script, [Habit(cache, MIB)], 40).growth().once
     assert (kept.what, kept.span, kept.bytes) == ("warm-up", 10, 10 * MIB)
     assert "10.0 MiB at line 3 `f0(y)` in the first 10 iterations, not again" in kept.sentence
+
+
+def test_what_came_with_the_first_iteration_is_no_window_of_the_last_few_small_things(script):
+    run = script("for i in range(n):\n    loss = step(); losses.append(loss)\n")
+    for turn in range(20):
+        run.at(1).at(2).free("gradient").free(f"loss {turn - 4}").alloc(f"loss {turn}", 512).alloc("gradient", MIB)
+        if not turn:
+            run.alloc("state", 2 * MIB)
+    (kept,) = run.growth().once
+    assert (kept.what, kept.span, kept.bytes) == ("warm-up", 1, 2 * MIB)
