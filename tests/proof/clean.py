@@ -369,7 +369,7 @@ net = Net().to(DEVICE); optimizer = torch.optim.Adam(net.parameters()); losses =
 # %%
 %%gpumem
 for step in range(12):
-    loss = net(batch()).square().mean(); optimizer.zero_grad(); loss.backward(); optimizer.step(); losses.append(loss.detach())
+    loss = net(batch()).mean(); optimizer.zero_grad(); loss.backward(); optimizer.step(); losses.append(loss.detach())
 """,
     ),
     _clean(
