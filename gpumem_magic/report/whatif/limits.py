@@ -79,10 +79,10 @@ def stated_cap(device: DeviceTrace) -> Cap | None:
     beside = device.beside
     if beside is None or beside.limit is None or beside.total is None:
         return None
-    if beside.fraction is not None:
-        return Cap(beside.fraction, "the recorded process's memory fraction")
     # What ran to its end has fitted.
-    most = max(beside.total, int(reserved_bytes(device).max()))
+    most = max(beside.limit, int(reserved_bytes(device).max()))
+    if beside.fraction is not None:
+        return Cap(most, "the recorded process's memory fraction")
     return Cap(most, "the recorded device's memory", collects=False)
 
 

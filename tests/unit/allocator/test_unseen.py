@@ -226,13 +226,13 @@ def test_a_file_that_says_when_it_was_called_leaves_no_doubt(name, tmp_path, cap
 def test_the_limit_that_a_file_states_is_taken(tmp_path, capsys):
     name = min(GPU["recordings"])
     total = 80 << 30
-    path = written_by_us(tmp_path, name, limit=256 * MIB, total=total)
-    for arguments, cap in (([], 256 * MIB), (["--cap-gib", "none"], None), (["--cap-gib", "2"], 2 << 30)):
+    path = written_by_us(tmp_path, name, limit=512 * MIB, total=total)
+    for arguments, cap in (([], 512 * MIB), (["--cap-gib", "none"], None), (["--cap-gib", "2"], 2 << 30)):
         assert cli.main(["whatif", str(path), *arguments, "--conf", "", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["cap_bytes"] == cap
     assert cli.main(["whatif", str(path), "--conf", ""]) == 0
     shown = capsys.readouterr().out
-    assert "limit: 256 MiB, the recorded process's memory fraction" in shown
+    assert "limit: 512 MiB, the recorded process's memory fraction" in shown
     collects = "expandable_segments:True,garbage_collection_threshold:0.8"
     # The device's own size is a limit that torch's garbage collector does not know of.
     path = written_by_us(tmp_path, name, limit=total, total=total)
