@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
-import itertools
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -33,6 +32,12 @@ _MOST_KEEPERS = 5
 # Of a container's path; a longer one is not read.
 _MOST_STEPS = 5
 _TYPED = re.compile(r"\w+(?:\.\w+|\[(?:'[^']*'|\d+)\])*")
+# Of the paths to what grew.
+_NEARLY_ALL = 0.8
+# What libraries keep things in, and nobody types: a module's registries, a queue's list, a future's result.
+_INNARDS = re.compile(
+    r"\._(?:_|modules\b|parameters\b|buffers\b|\w*hooks|queue\b|result\b|exception\b)|\.grad(?:_fn)?\b"
+)
 _STEPS = re.compile(r"^\w+|\.\w+|\[(?:'[^']*'|\d+)\]")
 # Methods by which containers take things in.
 _TAKES_IN = frozenset({"append", "extend", "insert", "add", "update", "setdefault", "appendleft", "put"})
@@ -191,7 +196,7 @@ def _keepers(held: Iterable[Storage], nodes: Mapping[str, int], leak: Leak, scen
             bytes=size,
             graph_nodes=nodes.get(root, 0),
             line=lines.get(root),
-            container=_container(paths[kind, root]) if kind == "variable" else "",
+            container=_container(paths[kind, root]) if kind in {"variable", "autograd graph"} else "",
         )
         for (kind, root), size in merged.items()
     ]
@@ -199,11 +204,21 @@ def _keepers(held: Iterable[Storage], nodes: Mapping[str, int], leak: Leak, scen
 
 
 def _container(paths: Sequence[str]) -> str:
-    """Return what several paths have in common, as far as a user would type it, ``""`` where that is their root."""
-    typed = [_STEPS.findall(match[0]) if (match := _TYPED.match(path)) else [] for path in paths]
-    common = list(itertools.takewhile(lambda steps: len(set(steps)) == 1, zip(*typed, strict=False)))
-    public = list(itertools.takewhile(lambda step: not step.startswith("._"), (steps[0] for steps in common)))
-    return "".join(public) if len(paths) > 1 and 1 < len(public) <= _MOST_STEPS else ""
+    """Return what nearly all of several paths begin with, as a user would type it, ``""`` where that is their root.
+
+    Not all: what came last may hang on another name as well, ``trainer.last`` beside ``trainer.outputs``.
+    """
+    kept = [_STEPS.findall(match[0]) if (match := _TYPED.match(path)) else [] for path in paths]
+    least = _NEARLY_ALL * len(kept)
+    found: list[str] = []
+    while len(found) <= _MOST_STEPS:
+        following = Counter(steps[len(found)] for steps in kept if len(steps) > len(found))
+        step, count = following.most_common(1)[0] if following else ("", 0)
+        if count < least or _INNARDS.match(step):
+            break
+        kept = [steps for steps in kept if steps[len(found) : len(found) + 1] == [step]]
+        found.append(step)
+    return "".join(found) if len(paths) > 1 and 1 < len(found) <= _MOST_STEPS else ""
 
 
 def _merged(sizes: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:

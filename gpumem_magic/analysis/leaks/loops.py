@@ -169,13 +169,13 @@ def iteration_starts(marks: Marks, loop: Loop, lines: NDArray[np.int32]) -> NDAr
         What `lines_in_scope` returns for it.
     """
     now, time_us = _of_one_thread(marks, lines)
-    before = np.concatenate([np.zeros(1, np.int32), now])[:-1]
-    in_body = (now >= loop.first) & (now <= loop.last)
-    after_header = (before >= loop.header) & (before < loop.first)
-    from_header = in_body & after_header
-    if marks.has_functions and int(from_header.sum()) >= 2:
+    in_header = (now >= loop.header) & (now < loop.first)
+    after_header = np.append(False, in_header)[:-1]  # noqa: FBT003 - a value
+    from_header = (now >= loop.first) & (now <= loop.last) & after_header
+    if marks.has_functions and np.count_nonzero(from_header) >= 2:
         begins = from_header
     else:
+        before = np.append(np.int32(0), now)[:-1]
         begins = (now == loop.first) & ~((before > loop.first) & (before <= loop.first_end))
         if marks.has_functions:
             # There a line is noted again when a function that it called returns.
@@ -187,10 +187,14 @@ def iteration_starts(marks: Marks, loop: Loop, lines: NDArray[np.int32]) -> NDAr
             # How many of them are is not known, but another line comes after them.
             begins &= before != loop.first
     # The header fetches the batch, which belongs to the iteration that gets it.
-    entered = np.flatnonzero((now >= loop.header) & (now < loop.first) & ~after_header)
+    is_entered = in_header & ~after_header
     at = np.flatnonzero(begins)
     fetched = after_header[at]
-    at[fetched] = entered[np.searchsorted(entered, at[fetched], "right") - 1]
+    previous = at[fetched] - 1
+    if not is_entered[previous].all():  # a header of several lines, each of them noted
+        entered = np.flatnonzero(is_entered)
+        previous = entered[np.searchsorted(entered, previous, "right") - 1]
+    at[fetched] = previous
     starts: NDArray[np.int64] = time_us[at]
     return starts
 
