@@ -20,10 +20,9 @@ import numpy as np
 from gpumem_magic.recording.marks.pace import Pace
 from gpumem_magic.recording.marks.stacks import LEAST_BASE, NO_ROOM, STALE, Stacks, monitoring
 from gpumem_magic.recording.marks.store import BLOCK
-from gpumem_magic.recording.marks.tape import LEAVE, LONG, SHORT, Slow, make_tape
+from gpumem_magic.recording.marks.tape import LEAVE, Slow, make_tape, read_tape
 
 if TYPE_CHECKING:
-    from array import array
     from collections.abc import Callable
     from types import CodeType, FrameType
 
@@ -45,7 +44,8 @@ class Events(Stacks):
         self._hot: Hot | None = None  # what runs too often to be marked line by line
         self._is_too_often = False  # which the next mark is to find out
         self._own = get_ident()
-        slow = Slow(self._line, self._start, self._resumed, self._leave, self._unwind, self._may_go_on, self._fail)
+        self._is_shared = False  # other threads may be in the notebook's code
+        slow = Slow(self._line, self._start, self._resumed, self._leave, self._unwind, self._pause, self._fail)
         self._tape = make_tape(
             self._own,
             codes=self._codes,
@@ -70,28 +70,29 @@ class Events(Stacks):
         thread = super()._thread(ident)
         if ident == self._own:
             self._settle(thread)
-        else:
-            self._tape.share()
+        elif not self._is_shared:
+            self._is_shared = True
+            self._listen()
         return thread
+
+    def _listen(self) -> None:
+        """Register the callbacks that fit."""
+        raise NotImplementedError
 
     def _settle(self, thread: ThreadStack | None = None) -> None:
         """Make the stack of the thread that runs the cell what its events so far say."""
-        times, what = self._tape.take()
-        if times:
+        tape = self._tape.take()
+        if tape:
             thread = thread or super()._thread(self._own)
             thread.flush(self._limit())
-            thread.extend(*self._replay(thread, times, what), self._limit())
+            thread.extend(*self._replay(thread, *read_tape(tape)), self._limit())
 
-    def _may_go_on(self, written: int) -> int:
-        try:
-            if self._tape.size() > self._limit() // 2:
-                self._settle()
-            if self._pace.spend(written, time_ns()):
-                return LONG if self._pace.affords(2 * LONG) else SHORT
-            self._is_too_often = True
-        except Exception as error:  # noqa: BLE001 - becomes a note
-            self._fail(error)
-        return 0
+    def _pause(self, written: int, now_ns: int) -> int:
+        if self._tape.size() > self._limit() // 2:
+            self._settle()
+            return 0
+        self._is_too_often = not self._pace.spend(written, now_ns)
+        return 0 if self._is_too_often else self._pace.rest()
 
     def _write(self, thread: ThreadStack, spot: int) -> None:
         if thread.count >= BLOCK:
@@ -108,24 +109,30 @@ class Events(Stacks):
         thread.count = count + 1
 
     def _replay(
-        self, thread: ThreadStack, times: array[int], what: array[int]
+        self, thread: ThreadStack, times: NDArray[np.int64], kinds: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
         """Move `thread` through what the tape says; return times and spots of the marks."""
-        kinds = np.frombuffer(what, np.intc).astype(np.int64)
+        if not len(kinds):
+            return times, kinds.astype(np.uint32)
         # What a line becomes a spot by, and how many lines of that there are, one after the other.
         bases, lengths, done = [], [], 0
-        for turn in [*np.flatnonzero(kinds <= LEAVE).tolist(), len(kinds)]:
+        turns = np.flatnonzero(kinds <= LEAVE)
+        before = kinds[np.maximum(turns - 1, 0)].tolist()
+        whats = kinds[turns].tolist()
+        for turn, what, line in zip(
+            [*turns.tolist(), len(kinds)], [*whats, None], [*before, int(kinds[-1])], strict=True
+        ):
             if turn > done:
                 bases.append(thread.base)
                 lengths.append(turn - done)
-                thread.spot = self._spot(thread.base, what[turn - 1])
-            if turn == len(kinds):
+                thread.spot = self._spot(thread.base, line)
+            if what is None:
                 break
-            if what[turn] == LEAVE:
+            if what == LEAVE:
                 thread.leave()
                 base = thread.spot
             else:
-                info = self._numbered[what[turn]]
+                info = self._numbered[what]
                 base = self._base(info, thread.spot)
                 thread.enter(info, base, thread.spot, 0)
             bases.append(base)
@@ -135,7 +142,7 @@ class Events(Stacks):
         # Without room for its lines a function counts as the spot that calls it.
         spots = np.where(base_of < LEAST_BASE, base_of - NO_ROOM, base_of + kinds)
         kept = kinds >= LEAVE
-        return np.frombuffer(times, np.int64)[kept], spots[kept].astype(np.uint32)
+        return times[kept], spots[kept].astype(np.uint32)
 
     # Events of other threads, of new code, and what does not fit.
 

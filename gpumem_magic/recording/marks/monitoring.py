@@ -93,17 +93,22 @@ class MonitoringMarks(QuietEvents):
             del frame
 
     def _listen(self) -> None:
+        tool = self._tool
+        if tool is None:
+            return
         events, tape, quiet = monitoring.events, self._tape, self._hot is not None
+        on_line = tape.on_any_line if self._is_shared else tape.on_line
+        on_leave = tape.on_any_leave if self._is_shared else tape.on_leave
         for event, loud_one, quiet_one in (
-            (events.LINE, tape.on_line, self._quiet_line),
+            (events.LINE, on_line, self._quiet_line),
             (events.PY_START, tape.on_start, self._quiet_start),
             (events.PY_RESUME, tape.on_resume, self._quiet_resume),
             (events.PY_THROW, self._on_throw, self._quiet_throw),
-            (events.PY_RETURN, tape.on_leave, self._quiet_leave),
-            (events.PY_YIELD, tape.on_leave, self._quiet_leave),
+            (events.PY_RETURN, on_leave, self._quiet_leave),
+            (events.PY_YIELD, on_leave, self._quiet_leave),
             (events.PY_UNWIND, tape.on_unwind, self._quiet_unwind),
         ):
-            monitoring.register_callback(self._tool, event, quiet_one if quiet else loud_one)
+            monitoring.register_callback(tool, event, quiet_one if quiet else loud_one)
 
     def _release(self) -> None:
         tool, self._tool = self._tool, None

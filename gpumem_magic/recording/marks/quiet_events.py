@@ -37,16 +37,12 @@ class QuietEvents(Events):
         self._looks: threading.Thread | None = None
         self._over = threading.Event()
 
-    def _listen(self) -> None:
-        """Register the callbacks that fit `_hot`."""
-        raise NotImplementedError
-
     def _go_quiet(self, thread: ThreadStack, recent: set[int]) -> None:
         """Stop hearing what `thread` has been doing lately."""
         hot = self._hot = summarise(recent, self._spots, self._recursive)
         self._settle()
         # Functions whose beginning is no longer heard do not tell of a thread that comes in.
-        self._tape.share()
+        self._is_shared = True
         thread.stay(hot.spot)
         for other in list(self._threads.values()):
             if other is thread:

@@ -1,10 +1,11 @@
 """What the thread that runs the cell writes down at each event: as little as can be, to be told apart later.
 
-Between two operations of torch nothing of ours is left in the processor's caches, and an event takes four times what it
-takes in a loop: each list, dictionary and object that it touches counts. So a line is its number and the time, a call
-the number of its code, the end of a call a zero. Which stack of lines each was is worked out when it is asked for
-(`gpumem_magic.recording.marks.events`), at the latest when the cell has ended. Only that an event fits is seen at once:
-one that does not fit the calls so far has to be compared with the real frames, which will be gone later.
+Between two operations of torch little of ours is left in the processor's caches, and an event takes four times and more
+of what it takes in a loop: each object that it touches counts, a closure's variables too. So a line is the time and its
+number, a call the number of its code, the end of a call the time and a zero, one after the other in one list. Which
+stack of lines each was is worked out when it is asked for (`gpumem_magic.recording.marks.events`), at the latest when
+the cell has ended. Only that an event fits is seen at once: one that does not fit the calls so far has to be compared
+with the real frames, which will be gone later.
 """
 
 from __future__ import annotations
@@ -16,21 +17,25 @@ from array import array
 from time import time_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from gpumem_magic.recording.marks.stacks import STALE, monitoring
-from gpumem_magic.recording.marks.store import BLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
     from types import CodeType, FrameType
 
+    from numpy.typing import NDArray
+
     from gpumem_magic.recording.marks.stacks import ThreadStack
 
-__all__ = ["LEAVE", "LONG", "SHORT", "Slow", "Tape", "make_tape"]
+__all__ = ["LEAVE", "Slow", "Tape", "make_tape", "read_tape"]
 
-# Events until the pace is checked: to put a block aside takes 20 µs between operations of torch, which is 3 % of what
-# the events of a short one take, and less of a long one. A short one is all that a closer look may cost.
-SHORT, LONG = BLOCK, 8 * BLOCK
 LEAVE = 0  # lines are above it, codes that begin below
+_LEAST_TIME = 1 << 40  # nanoseconds: no line's number is as high, and 1970 is over
+# The pace is checked, and what is written put aside, after this time: a hundred lines at once cost that much.
+_FIRST_NS = 100_000
+_PUT_ASIDE = 4_096  # from so many numbers on: 2,048 lines; fewer are not worth it
 _ELSEWHERE = object()  # in place of a code object whose events must be compared by frame; it fits no event
 
 Linked = tuple[object, "Linked | None"]
@@ -43,9 +48,9 @@ class Slow(NamedTuple):
     ----------
     line, start, resume, leave, unwind
         Take one event; what the second and the third answer goes to ``sys.monitoring``.
-    may_go_on
-        Told how many events have just been put aside, tells how many may be written before it is asked again: `SHORT`,
-        `LONG` or 0.
+    pause
+        Told how many events have been written since it was asked last, and the time, tells how long it need not be
+        asked again, in nanoseconds; 0 to write no more.
     fail
         Gives up.
     """
@@ -55,7 +60,7 @@ class Slow(NamedTuple):
     resume: Callable[[CodeType, int, FrameType], Any]
     leave: Callable[[CodeType, FrameType], None]
     unwind: Callable[[CodeType, FrameType], None]
-    may_go_on: Callable[[int], int]
+    pause: Callable[[int, int], int]
     fail: Callable[[Exception], None]
 
 
@@ -64,28 +69,29 @@ class Tape(NamedTuple):
 
     Attributes
     ----------
-    on_line, on_start, on_resume, on_leave, on_unwind
-        For ``sys.monitoring``.
+    on_line, on_leave
+        For ``sys.monitoring``, as long as no other thread is in the notebook's code: they do not ask whose event it is.
+    on_any_line, on_any_leave
+        The same in any case.
+    on_start, on_resume, on_unwind
+        For ``sys.monitoring``. By the first two a thread comes into the notebook's code.
     take
-        Return what was written, oldest first, and forget it: Unix nanoseconds and what each was. No event fits until
-        the next `load`.
+        Return what was written (see `read_tape`) and forget it. No event fits until the next `load`.
     load
         Go on from the stack of this thread.
-    share
-        Tell that other threads may be in the notebook's code. As long as none is, lines and ends of calls need not ask
-        which thread theirs is, which takes a fifth of an event; the beginning of a call tells of one that comes in.
     size
-        Return how much is written.
+        Return how many events are written, about.
     """
 
     on_line: Callable[[CodeType, int], Any]
     on_leave: Callable[[CodeType, int, object], Any]
+    on_any_line: Callable[[CodeType, int], Any]
+    on_any_leave: Callable[[CodeType, int, object], Any]
     on_start: Callable[[CodeType, int], Any]
     on_resume: Callable[[CodeType, int], Any]
     on_unwind: Callable[[CodeType, int, BaseException], Any]
-    take: Callable[[], tuple[array[int], array[int]]]
+    take: Callable[[], array[int]]
     load: Callable[[ThreadStack], None]
-    share: Callable[[], None]
     size: Callable[[], int]
 
 
@@ -116,167 +122,163 @@ def make_tape(  # noqa: C901, PLR0915
     slow
         Takes all other events.
     """
-    blank = [0] * LONG
-    blocks = {size: (blank[:size], blank[:size]) for size in (SHORT, LONG)}
-    times, what = blocks[SHORT]
-    count = 0
+    written: list[int] = []
+    add, now_ns, ident_of, thread_of = written.append, time_ns, id, get_ident
+    number_of, line_of, getframe, disable = numbers.get, resumes.get, sys._getframe, monitoring.DISABLE
     current: object = None  # the innermost function's code; None: no event fits
     below: Linked | None = None  # its callers'
-    is_alone = True
-    old_times, old_what = array("q"), array("i")
-    number_of, line_of, getframe, disable = numbers.get, resumes.get, sys._getframe, monitoring.DISABLE
-    slow_line, slow_start, slow_resume = slow.line, slow.start, slow.resume
-    slow_leave, slow_unwind, may_go_on = slow.leave, slow.unwind, slow.may_go_on
-    fail = slow.fail
+    deadline = 0  # when the pace is to be checked
+    seen = 0  # of `written`, when it was checked last
+    aside = array("q")
 
-    # `count` is changed last, and nothing is called between what belongs together, so that neither an interrupt nor
-    # another thread comes in between.
+    # An interrupt may come after each call. One between a time and what it is of leaves a time that nothing follows; one
+    # before the stack is changed, a stack that the next event does not fit.
 
     def on_line(code: CodeType, line: int) -> Any:
-        nonlocal count
-        while code is current and (is_alone or get_ident() == own):
-            try:
-                times[count] = time_ns()
-                what[count] = line
-                count += 1
-            except IndexError:
-                if not turn():
-                    break
-            else:
+        if code is current:
+            now = now_ns()
+            add(now)
+            add(line)
+            if now < deadline:
                 return None
         try:
-            return slow_line(code, line, getframe(1))
+            return line_slowly(code, line)
+        except RecursionError:
+            return None
+
+    def on_any_line(code: CodeType, line: int) -> Any:
+        if code is current and thread_of() == own:
+            now = now_ns()
+            add(now)
+            add(line)
+            if now < deadline:
+                return None
+        try:
+            return line_slowly(code, line)
         except RecursionError:
             return None
 
     def on_start(code: CodeType, offset: int) -> Any:
-        nonlocal count, current, below
-        del offset
-        number = number_of(id(code))
-        if number is None:
-            # All of a library's code that runs comes by once in each cell.
-            if files.get(code.co_filename) is False:
-                return disable
-        else:
-            while get_ident() == own and current is not None:
-                try:
-                    what[count] = number
-                    count += 1
-                    below = (current, below)
-                    current = code
-                except IndexError:
-                    if not turn():
-                        break
-                else:
-                    return None
+        nonlocal current, below
+        number = number_of(ident_of(code))
+        if number is not None and current is not None and thread_of() == own:
+            add(number)
+            below = (current, below)
+            current = code
+            return None
         try:
-            return slow_start(code, getframe(1))
+            return start_slowly(code, offset)
         except RecursionError:
             return None
 
     def on_resume(code: CodeType, offset: int) -> Any:
-        nonlocal count, current, below
-        line = line_of((id(code), offset))
-        while line is not None and get_ident() == own and current is not None:
-            try:
-                now = time_ns()
-                what[count] = numbers[id(code)]
-                times[count + 1] = now
-                what[count + 1] = line
-                count += 2
-                below = (current, below)
-                current = code
-            except IndexError:
-                if not turn():
-                    break
-            except KeyError:  # no longer heard
-                break
-            else:
-                return None
+        nonlocal current, below
+        key = ident_of(code)
+        number, line = number_of(key), line_of((key, offset))
+        if number is not None and line is not None and current is not None and thread_of() == own:
+            add(number)
+            add(now_ns())
+            add(line)
+            below = (current, below)
+            current = code
+            return None
         try:
-            return slow_resume(code, offset, getframe(1))
+            return slow.resume(code, offset, getframe(1))
         except RecursionError:
             return None
 
-    def on_leave(code: CodeType, offset: int, value: object) -> Any:
-        nonlocal count, current, below
-        del offset, value
-        while code is current and below is not None and (is_alone or get_ident() == own):
-            try:
-                times[count] = time_ns()
-                what[count] = LEAVE
-                count += 1
-                current, below = below
-            except IndexError:
-                if not turn():
-                    break
-            else:
-                return None
+    def on_leave(code: CodeType, offset: int, value: object) -> Any:  # noqa: ARG001 - to delete them is an instruction
+        nonlocal current, below
+        if code is current and below is not None:
+            add(now_ns())
+            add(LEAVE)
+            current, below = below
+            return None
         try:
-            return slow_leave(code, getframe(1))
+            return leave_slowly(code)
+        except RecursionError:
+            return None
+
+    def on_any_leave(code: CodeType, offset: int, value: object) -> Any:  # noqa: ARG001
+        nonlocal current, below
+        if code is current and below is not None and thread_of() == own:
+            add(now_ns())
+            add(LEAVE)
+            current, below = below
+            return None
+        try:
+            return leave_slowly(code)
         except RecursionError:
             return None
 
     def on_unwind(code: CodeType, offset: int, error: BaseException) -> Any:
-        nonlocal count, current, below
-        del offset, error
+        nonlocal current, below
+        del offset
         # A global event: mostly of a library's code.
-        if id(code) not in codes:
+        if ident_of(code) not in codes:
             return None
-        while get_ident() == own and code is current and below is not None:
-            try:
-                times[count] = time_ns()
-                what[count] = LEAVE
-                count += 1
-                current, below = below
-            except IndexError:
-                if not turn():
-                    break
-            else:
-                return None
+        # What is no Exception is an interrupt, which may have come while an event was written.
+        if code is current and below is not None and thread_of() == own and isinstance(error, Exception):
+            add(now_ns())
+            add(LEAVE)
+            current, below = below
+            return None
         try:
-            return slow_unwind(code, getframe(1))
+            return slow.unwind(code, getframe(1))
         except RecursionError:
             return None
 
-    def put_aside() -> int:
-        nonlocal count, old_times, old_what
-        done = count
-        # Half of the time that a list takes.
-        moments = array("q", struct.pack(f"{done}q", *times[:done]))
-        kinds = array("i", struct.pack(f"{done}i", *what[:done]))
-        old_times += moments
-        old_what += kinds
-        # The numbers are freed here, where they are in the caches: one by one, by those that take their places, it
-        # took a third of a line's time.
-        times[:done] = what[:done] = blank[:done]
-        count = 0
-        return done
+    # By their callers, whose own callers' frames these are.
 
-    def turn() -> bool:
-        nonlocal times, what
+    def line_slowly(code: CodeType, line: int) -> Any:
+        if code is current and thread_of() == own and check():
+            return None
+        return slow.line(code, line, getframe(2))
+
+    def start_slowly(code: CodeType, offset: int) -> Any:
+        del offset
+        # All of a library's code that runs comes by once in each cell.
+        if files.get(code.co_filename) is False:
+            return disable
+        return slow.start(code, getframe(2))
+
+    def leave_slowly(code: CodeType) -> Any:
+        return slow.leave(code, getframe(2))
+
+    def check() -> bool:
+        nonlocal deadline, seen
         try:
-            size = may_go_on(put_aside())
-            if size:
-                times, what = blocks[size]
+            now, done = now_ns(), len(written)
+            pause = slow.pause((done - seen) // 2, now)
+            seen = len(written)  # which may have been taken
+            if seen >= _PUT_ASIDE:
+                put_aside()
+            deadline = now + pause
         except RecursionError:
             return False
         except Exception as error:  # noqa: BLE001 - becomes a note
-            fail(error)
+            slow.fail(error)
             return False
-        return size > 0
+        return pause > 0
 
-    def take() -> tuple[array[int], array[int]]:
-        nonlocal current, times, what, old_times, old_what
+    def put_aside() -> None:
+        nonlocal aside, seen
+        # Half of the time that making the array of a list takes.
+        numbers = array("q", struct.pack(f"{len(written)}q", *written))
+        aside += numbers
+        # All at once, where they are in the caches: each one that takes another's place would have to look for it.
+        written.clear()
+        seen = 0
+
+    def take() -> array[int]:
+        nonlocal aside, current
         current = None
         put_aside()
-        times, what = blocks[SHORT]
-        taken = old_times, old_what
-        old_times, old_what = array("q"), array("i")
+        taken, aside = aside, array("q")
         return taken
 
     def load(thread: ThreadStack) -> None:
-        nonlocal current, below
+        nonlocal current, below, deadline
         callers, caller = [], thread.below
         while caller is not None:
             callers.append(caller[0])
@@ -285,13 +287,20 @@ def make_tape(  # noqa: C901, PLR0915
         for code in reversed(callers):
             chain = (code or _ELSEWHERE, chain)
         below = chain
+        deadline = now_ns() + _FIRST_NS
         current = None if thread.frame == STALE else thread.code or _ELSEWHERE
 
-    def share() -> None:
-        nonlocal is_alone
-        is_alone = False
-
     def size() -> int:
-        return len(old_times) + count
+        return (len(aside) + len(written)) // 2
 
-    return Tape(on_line, on_leave, on_start, on_resume, on_unwind, take, load, share, size)
+    return Tape(on_line, on_leave, on_any_line, on_any_leave, on_start, on_resume, on_unwind, take, load, size)
+
+
+def read_tape(tape: array[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the events in order: Unix nanoseconds, where one has a time, and what it is.
+
+    That is a line's number, `LEAVE` for the end of a call, or the number of a code, below it, that begins.
+    """
+    numbers = np.frombuffer(tape, np.int64)
+    index = np.flatnonzero(numbers < _LEAST_TIME)
+    return numbers[np.maximum(index - 1, 0)], numbers[index]
