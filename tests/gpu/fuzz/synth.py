@@ -79,10 +79,10 @@ class _Writer:
         """Return the model's program."""
         pools: list[tuple[int, int]] = [(0, 0)]
         graph_pools: dict[int, tuple[int, int]] = {}
-        capturing = False
         for source, op in enumerate(self.fuzz.ops):
             self.source = source
-            if not capturing and self.pending and self.rng.random() < 0.4:
+            # torch looks for what is complete when it is asked for memory, and not for a private pool's.
+            if op.name == "alloc" and len(pools) == 1 and self.pending and self.rng.random() < 0.6:
                 self.add(Step.COMPLETE, self.pending.pop(self.rng.randrange(len(self.pending))))
             if op.name == "alloc":
                 self.number[op.a] = number = len(self.requested)
@@ -103,12 +103,10 @@ class _Writer:
                 self.pending.clear()
                 self.add(Step.EMPTY_CACHE)
                 if op.name == "capture":
-                    capturing = True
                     graph_pools[op.a] = pool = graph_pools.get(op.b, (op.a + 1, 0))
                     pools.append(pool)
                     self.add(Step.BEGIN_CAPTURE)
             elif op.name == "end_capture":
-                capturing = False
                 pools.pop()
                 self.add(Step.END_CAPTURE)
             elif op.name == "pool":
