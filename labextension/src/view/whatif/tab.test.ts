@@ -237,6 +237,23 @@ test('what fits with a doubt is compared like what fits, and says its doubt', ()
   expect(tab.element.querySelector('tbody .bad')).toBe(null);
 });
 
+test('why there is a range stands on the page; unseen calls are no doubt where all are known', () => {
+  const shown = (more: Partial<WhatIf>): HTMLElement => {
+    const tab = new WhatIfTab(session({ whatIf: { ...ANSWER, ...more } }), null);
+    tab.show();
+    return tab.element;
+  };
+  const ranged = shown({ ranges: ['several streams use the same blocks here'] });
+  expect(ranged.querySelector('.why')?.textContent).toBe('Why a range: several streams use the same blocks here.');
+  expect(ranged.querySelector('details')?.textContent).toContain('leaves no event');
+  // A document from before has neither.
+  expect(shown({}).querySelector('.why')).toBe(null);
+  expect(shown({ callsKnown: true }).querySelector('details')).toBe(null);
+  const warned = shown({ callsKnown: true, warnings: ['the recording begins with memory in use'] });
+  expect(warned.querySelector('details')?.textContent).toContain('memory in use');
+  expect(warned.querySelector('details')?.textContent).not.toContain('leaves no event');
+});
+
 test('there is no tab where nothing can be replayed', () => {
   expect(new WhatIfTab(session({ mapped: false, notReplayed: 'cpu' }), new Kernel()).available()).toBe(false);
   expect(new WhatIfTab(session(), new Kernel()).available()).toBe(true);
