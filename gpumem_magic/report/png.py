@@ -50,11 +50,11 @@ def _readable(text: str) -> str:
 
 
 def _all_texts(analysis: Analysis) -> list[str]:
-    texts = [analysis.sentence, *(note.text for note in analysis.notes)]
+    texts = [analysis.sentence, *(note.text for note in analysis.notes), *(span.title for span in analysis.cells)]
     for device in analysis.devices:
         texts += [device.name or "", *(region.name for region in device.regions)]
         for group in device.groups:
-            texts += [group.label, group.source or "", group.reason or ""]
+            texts += [group.label, group.source or "", group.reason or "", group.cell or ""]
     return texts
 
 
@@ -351,7 +351,7 @@ def report_png(analysis: Analysis) -> bytes:
     caption = _caption(analysis, scenes)
     sentence = _readable(analysis.sentence)
     # How many lines the sentence takes is known only with a canvas; three always fit.
-    ruler = Canvas(1, 1, palette.BACKGROUND, [t for t in map(drawable, _all_texts(analysis)) if t is not None])
+    ruler = Canvas(1, 1, palette.BACKGROUND, [_readable(text) for text in _all_texts(analysis)])
     lines = ruler.wrap(sentence, WIDTH - 2 * _MARGIN, 3, 13, "bold")
     head = 20 + 18 * len(lines)
     titles = [ruler.wrap(_device_title(analysis, device), WIDTH - 2 * _MARGIN, 2, 11) for device in devices]

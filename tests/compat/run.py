@@ -28,6 +28,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RESULTS = HERE / "results.txt"
+BORROWED = "borrowed.pth"
 TOOLS = (
     "hypothesis",
     "nbclient>=0.10",
@@ -49,7 +50,12 @@ QUICK = (
     "tests/server/test_attribution.py",
     "tests/server/test_handlers.py",
 )
-QUICK_WITH_TORCH = ("tests/kernel/test_cell.py", "tests/kernel/test_other_magics.py", "tests/kernel/test_survives.py")
+QUICK_WITH_TORCH = (
+    "tests/kernel/test_as_without.py",
+    "tests/kernel/test_cell.py",
+    "tests/kernel/test_other_magics.py",
+    "tests/kernel/test_survives.py",
+)
 WITH_LAB = (
     "tests/browser/test_report.py",
     "tests/browser/panel",
@@ -163,6 +169,11 @@ def pins_for(environment: Environment, base: str) -> list[str]:
     return [f"{name}=={newer[name]}" if name in newer else pin for name, pin in names.items()]
 
 
+def site_of(python: Path) -> Path:
+    """Say where an environment keeps its packages."""
+    return Path(ask(python, "import sysconfig; print(sysconfig.get_path('purelib'))"))
+
+
 def borrow_torch(python: Path) -> str | None:
     """Link the running environment's torch, and what it needs, behind another environment's own packages.
 
@@ -171,7 +182,7 @@ def borrow_torch(python: Path) -> str | None:
     str or None
         Why not; None when it is there.
     """
-    site = Path(ask(python, "import sysconfig; print(sysconfig.get_path('purelib'))"))
+    site = site_of(python)
     borrowed = site.parent / "borrowed"
     shutil.rmtree(borrowed, ignore_errors=True)
     borrowed.mkdir()
@@ -198,7 +209,7 @@ def borrow_torch(python: Path) -> str | None:
             except OSError as error:
                 return f"torch cannot be linked: {error.strerror}"
     # Behind: what the other environment has of its own, numpy first of all, is found before it.
-    (site / "borrowed.pth").write_text(f"{borrowed}\n", "utf-8")
+    (site / BORROWED).write_text(f"{borrowed}\n", "utf-8")
     return None
 
 
@@ -212,6 +223,8 @@ def prepare(environment: Environment, folder: Path) -> Path | str:
         made = subprocess.run([base, "-m", "venv", str(folder)], capture_output=True, text=True, check=False)
         if made.returncode:
             return f"no environment of {base}: " + (made.stdout.strip().splitlines() or ["venv failed"])[-1]
+    # What an earlier run borrowed is not of this environment, and pip would find that it does not fit.
+    (site_of(python) / BORROWED).unlink(missing_ok=True)
     # Pins stand beside the same package's floor, and pip takes the versions that satisfy both.
     wanted = [*requirements(), *TOOLS, "ipykernel", *pins_for(environment, base)]
     wanted += [environment.torch] if environment.torch not in {"", "borrowed"} else []

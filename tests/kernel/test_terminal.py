@@ -114,6 +114,7 @@ def test_text_survives_a_terminal_that_has_few_characters(tmp_path):
     said = (done.stdout + done.stderr).decode("cp1252")
     assert done.returncode == 0, said
     assert "Error" not in said.replace("UsageError", ""), said
+    assert "missing from" not in said, said  # fonts, where an older matplotlib draws no Persian
     assert said.count("gpumem: wrote ?????.html") == 3
     for words in (
         "50% allocated at line 2 `???",
