@@ -32,6 +32,7 @@ from gpumem_magic.report.whatif.words import (
     plain,
     table_html,
     text,
+    why_ranges,
 )
 from gpumem_magic.trace.reader import read_trace
 
@@ -445,3 +446,31 @@ def test_a_request_without_a_stack_is_placed_after_the_last_known_line():
     found = Answer(facts(), Cap(GIB, "as asked for"), (dead,))
     assert "asking for 1.00 MiB without a Python stack, after /home/me/train.py:12" in outcome(dead)
     assert bare(found).rows[0].dies_at == f"{STACKLESS}train.py:12"
+
+
+def test_each_cause_of_a_range_is_told_once_and_how_firm_the_point_is():
+    wide = {"low": GIB, "high": 2 * GIB}
+    rows = (
+        row("", GIB, is_recorded=True, doubts=("addresses",), **wide),
+        row("max_split_size_mb:64", GIB, doubts=("streams", "unseen calls"), agreement=0.625, **wide),
+        row("roundup_power2_divisions:4", GIB, doubts=("unseen calls",), agreement=0.9, **wide),
+        row("max_split_size_mb:128", GIB, doubts=("addresses",), inert="not replayed", **wide),
+        row("expandable_segments:True", GIB, doubts=("addresses",), low=GIB, high=GIB),
+    )
+    found = Answer(facts(), None, rows)
+    streams, calls = why_ranges(found)
+    assert streams.startswith("several streams use the same blocks here")
+    assert calls.endswith("the point holds in 62% to 90% of the cases")
+    assert plain(found)["ranges"] == [streams, calls]
+    assert [one["doubts"] for one in plain(found)["rows"]][1] == ["streams", "unseen calls"]
+    assert f"  why a range: {streams}\n" in text(found)
+    assert "Why a range: several streams" in table_html(found)
+    assert why_ranges(replace(found, rows=rows[3:])) == []
+
+
+def test_a_verdict_says_what_it_depends_on():
+    depends = row("", GIB, unanimous=False, doubts=("streams",))
+    assert outcome(depends) == "fits (depends on when the GPU is done with blocks that several streams use)"
+    both = replace(depends, doubts=("addresses", "streams"))
+    assert "depends on where the driver puts segments and on when the GPU is done" in outcome(both)
+    assert outcome(replace(depends, doubts=())) == "fits (depends on where the driver puts segments)"
