@@ -9,6 +9,7 @@ free block, which reaches up to the next block in use or to the segment's end; i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -65,6 +66,7 @@ class Order:
         np.bitwise_and(self.key, (1 << self.bits) - 1, out=position[: len(self.key)], casting="same_kind")
         return position
 
+    @cached_property
     def is_same(self) -> NDArray[np.bool_]:
         """Tell of each key whether the next one is at the same address; two entries more, for what follows the last."""
         same = np.zeros(len(self.key) + 2, bool)
@@ -73,7 +75,7 @@ class Order:
 
     def first_of_each(self) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
         """Return the distinct addresses in rising order, and the first event of each."""
-        firsts = self.key[np.append(True, ~self.is_same()[:-3])] if len(self.key) else self.key
+        firsts = self.key[np.append(True, ~self.is_same[:-3])] if len(self.key) else self.key
         address = ((firsts >> self.bits << _UNIT) + self.base).astype(np.uint64)
         return address, self.moves[firsts & ((1 << self.bits) - 1)]
 
@@ -211,7 +213,7 @@ def match_frees(events: Events, order: Order, known: Numbers, is_pending: NDArra
     """
     moves, count = order.moves, len(order.moves)
     code = events.action if count == len(events) else events.action[moves]
-    position, same = order.position, order.is_same()
+    position, same = order.position, order.is_same
     kind = code[position[:count]]
     found = _known_places(order, known)
     if found is None or not _is_plain(kind, same[:count], found, is_pending):

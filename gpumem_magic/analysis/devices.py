@@ -292,6 +292,8 @@ def _with_calls(memory: MemoryRecord | None, context: DeviceContext) -> MemoryRe
     within = [time for time in context.emptied_us if context.start_us <= time <= context.end_us]
     if len(within) != memory.emptied:
         return memory
+    if not within:
+        return replace(memory, calls=())
     # A call takes longer than the microsecond in which it began: what bears that time came before it.
     events = np.searchsorted(np.maximum.accumulate(memory.device.events.time_us), within, "right")
     return replace(memory, calls=tuple(events.tolist()))

@@ -143,7 +143,7 @@ def attribute(
         place = np.empty_like(joined)
         place[order] = joined
     is_told = len(idents) == 1 and isinstance(order, slice) and not offset_us
-    return Lines(place, REASONS, _notes(marks, place, offset_us), firsts if is_told else None)
+    return Lines(place, REASONS, _notes(marks, idents, place, offset_us), firsts if is_told else None)
 
 
 def _distinct(thread: NDArray[np.int64]) -> list[int]:
@@ -154,14 +154,14 @@ def _distinct(thread: NDArray[np.int64]) -> list[int]:
     return distinct
 
 
-def _notes(marks: Marks, place: NDArray[np.int32], offset_us: int) -> tuple[Note, ...]:
+def _notes(marks: Marks, idents: Sequence[int], place: NDArray[np.int32], offset_us: int) -> tuple[Note, ...]:
     notes = []
     if not marks.has_functions:
         text = "lines inside functions need Python 3.12; memory is shown at the line that called them"
         notes.append(Note("info", text))
-    if np.any(place == _DROPPED):
+    if marks.dropped and np.any(place == _DROPPED):
         notes.append(Note("warning", f"{marks.dropped:,} line marks were dropped; the earliest lines are unknown"))
-    if np.any(place == _TWO_THREADS):
+    if len(idents) > 1 and np.any(place == _TWO_THREADS):
         text = "two threads ran notebook code at once; --stacks python tells their lines apart"
         notes.append(Note("warning", text))
     if abs(offset_us) > CLOCK_TOLERANCE_US:

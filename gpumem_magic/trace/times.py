@@ -20,7 +20,7 @@ _FEW_MOMENTS, _TIMES_A_MOMENT = 1024, 8
 
 def has_times(time_us: NDArray[np.int64]) -> bool:
     """Return whether a device's events carry times: torch before 2.3 recorded none, which reads as zeros."""
-    return not len(time_us) or bool(time_us.any())
+    return not len(time_us) or bool(time_us[0]) or bool(time_us.any())
 
 
 def is_ordered(time_us: NDArray[np.int64]) -> bool:

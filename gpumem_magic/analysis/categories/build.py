@@ -174,8 +174,11 @@ def line_runs(
     numbers: dict[object, int] = {}
     outer = np.array([*(numbers.setdefault(stack[-1:], len(numbers)) for stack in marks.places), -1], np.int32)
     is_flat = np.array([*(len(stack) == 1 for stack in marks.places), False], bool)
-    key, flat = outer[place], is_flat[place]
     # The same line again, not from a deeper one back to it, is another execution of it. Number 0: before any.
+    if is_flat[:-1].all() and not np.any((place[1:] < 0) & (place[:-1] < 0)):
+        # No line runs inside of another one: each mark is news.
+        return of_last_mark(np.arange(len(place) + 1, dtype=np.int32), time_us, times, firsts)
+    key, flat = outer[place], is_flat[place]
     news = np.ones(len(key) + 1, np.int32)
     news[0] = 0
     news[2:] = (key[1:] != key[:-1]) | (flat[1:] & flat[:-1])

@@ -183,7 +183,10 @@ def infer(
     category = np.where(role >= 0, role, -1).astype(np.int16)
 
     def settle(where: NDArray[np.bool_], kind: int) -> None:
-        category[where & (category < 0)] = kind
+        open_ones = where & (category < 0)
+        # Most rules find nothing, and to see that takes a tenth of writing it.
+        if open_ones.any():
+            category[open_ones] = kind
 
     within = (what.born == what.died) & (what.born_span == what.died_span) & ~alive & new
     # A batch is known as one where the outermost module was called with it; made inside of another it is that one's.
@@ -192,7 +195,10 @@ def infer(
     category = np.where(alike >= 0, alike, category)
     if is_device and complete:
         # Also one from before the cell: what lives on and belongs to no tensor.
-        settle(alive & (timeline.blocks > 0) & np.isin(timeline.requested, WORKSPACE_SIZES), WORKSPACE)
+        living = np.flatnonzero(alive & (timeline.blocks > 0))
+        is_workspace = np.zeros(count, bool)
+        is_workspace[living[np.isin(timeline.requested[living], WORKSPACE_SIZES)]] = True
+        settle(is_workspace, WORKSPACE)
     settle(~new, BEFORE)
     settle(new & (timeline.blocks == 0), UNKNOWN)
     settle(within & (what.born == BACKWARD) & (what.module > 0) & (what.died_module == 0), ACTIVATION)
@@ -206,10 +212,11 @@ def infer(
     by_model = (what.born == FORWARD) | (what.born == OUTSIDE)
     settle(freed & by_model & (what.died == BACKWARD), ACTIVATION)
     outlived = (category < 0) & freed & (what.born == FORWARD)
-    spans = np.maximum(what.born_span, 0)
-    of_span = np.bincount(spans[outlived], minlength=int(spans.max(initial=0)) + 1)
-    settle(outlived & (of_span[spans] >= _GRAPH), ACTIVATION)
-    settle(outlived, OTHER)
+    if outlived.any():
+        spans = np.maximum(what.born_span, 0)
+        of_span = np.bincount(spans[outlived], minlength=int(spans.max(initial=0)) + 1)
+        settle(outlived & (of_span[spans] >= _GRAPH), ACTIVATION)
+        settle(outlived, OTHER)
     if seen or not has_gradients or np.any(what.born == BACKWARD):
         settle(freed & what.same_line & (what.born == OUTSIDE), TEMPORARY)
         settle(freed & (what.born == OUTSIDE), OTHER)
@@ -220,5 +227,5 @@ def infer(
         settle(alive & new & (what.born == FORWARD), ACTIVATION)
         settle(alive & new & (what.born == OUTSIDE), OTHER)
     settle(np.ones(count, bool), UNKNOWN)
-    inferred = (role != category) & ~np.isin(category, (BEFORE, UNKNOWN))
+    inferred = (role != category) & (category != BEFORE) & (category != UNKNOWN)
     return Inferred(category.astype(np.uint8), inferred)

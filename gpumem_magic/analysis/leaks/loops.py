@@ -170,7 +170,7 @@ def iteration_starts(marks: Marks, loop: Loop, lines: NDArray[np.int32]) -> NDAr
     """
     now, time_us = _of_one_thread(marks, lines)
     in_header = (now >= loop.header) & (now < loop.first)
-    after_header = np.append(False, in_header)[:-1]  # noqa: FBT003 - a value
+    after_header = np.append(False, in_header)[:-1]
     from_header = (now >= loop.first) & (now <= loop.last) & after_header
     if marks.has_functions and np.count_nonzero(from_header) >= 2:
         begins = from_header

@@ -176,6 +176,20 @@ def test_any_event_in_a_blocks_place_proves_it_gone():
     assert left((Action.FREE_REQUESTED, 200, 50), *elsewhere * 3000, (Action.FREE_REQUESTED, 300, 50)) == [100]
 
 
+def test_a_few_blocks_are_held_against_events_as_many_are():
+    random = np.random.default_rng(0)
+    for _ in range(300):
+        count, rows = random.integers(1, 12), random.integers(1, 6)
+        table = BlockTable()
+        table.add(
+            np.sort(random.choice(200, count, replace=False)).astype(np.uint64) * 5, random.integers(0, 6, count), 0
+        )
+        columns = random.integers(0, 8, rows).astype(np.uint8), random.integers(0, 1000, rows).astype(np.uint64)
+        size = random.integers(0, 20, rows)
+        one_by_one = table._untouched_one_by_one(*columns, size)
+        assert one_by_one.tolist() == table._untouched(*columns, size).tolist()
+
+
 def test_a_full_table_keeps_the_largest_blocks():
     table = BlockTable(most=2)
     table.add(np.array([100, 200, 300], np.uint64), np.array([50, 10, 70], np.int64), 0)
