@@ -7,6 +7,7 @@ name. "Peak" is always of allocated bytes, as ``torch.cuda.max_memory_allocated`
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -162,7 +163,7 @@ class Timeline:
         """Number of lifetimes that were there before the first change; they come first."""
         return int(np.searchsorted(self.start, 0, side="left"))
 
-    @property
+    @cached_property
     def peak_change(self) -> int:
         """First change after which `allocated` is highest; -1 when it was highest before the first change."""
         return int(np.argmax(self.allocated)) - 1

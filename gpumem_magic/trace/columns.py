@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CHUNK", "Columns"]
 
-CHUNK = 512
+CHUNK = 1024
+_MIDDLE = slice(CHUNK // 2 - 1, CHUNK // 2 + 1)
 
 _CODES = {
     "alloc": Action.ALLOC,
@@ -107,7 +108,7 @@ class Columns:
             self._stream[part] = _integers(entries, "stream", own)
         if self._stacks is not None:
             self._read_stacks(entries, part, self._stacks)
-        if "pool_id" in first or "pool_id" in entries[-1]:
+        if any("pool_id" in entry for entry in (first, *entries[_MIDDLE], entries[-1])):
             self._pool = _writable(self._pool)
             self._pool[part] = [self._pool_number(entry.get("pool_id")) for entry in entries]
 
