@@ -149,7 +149,7 @@ def split_statement(line: str) -> tuple[str, str]:
     return line[:position].strip(), line[position:].strip()
 
 
-def read_request(magic: Any, arguments: str, check: Callable[[RecordOptions], None]) -> Request:
+def read_request(magic: Any, arguments: str, check: Callable[[RecordOptions], None], name: str = "%%gpumem") -> Request:
     """Read the options of a magic's line, as far as can be judged before anything runs.
 
     Parameters
@@ -160,13 +160,15 @@ def read_request(magic: Any, arguments: str, check: Callable[[RecordOptions], No
         The line without the magic's name.
     check
         Raises `BadUsageError` for what this process is known not to have.
+    name
+        How the magic is written.
 
     Raises
     ------
     UsageError
         With one line that names the next step.
     """
-    found = options_of(magic, arguments, "%%gpumem")
+    found = options_of(magic, arguments, name)
     try:
         options = RecordOptions(
             device=unquoted(found.device),
@@ -186,7 +188,7 @@ def read_request(magic: Any, arguments: str, check: Callable[[RecordOptions], No
             whatif=_with_export(found.export, whatif=found.whatif),
         )
     except BadUsageError as error:
-        raise UsageError(f"%%gpumem: {error}") from None
+        raise UsageError(f"{name}: {error}") from None
 
 
 def unquoted(value: Any) -> Any:

@@ -128,7 +128,7 @@ class GpumemMagics:
     def _statement(self, line: str, local_ns: dict[str, Any] | None) -> Any:
         __tracebackhide__ = True
         options, statement = split_statement(line)
-        request = self.read(options)
+        request = read_request(type(self).gpumem, options, check_device, "%gpumem")
         if not statement or statement.startswith("#"):
             raise UsageError(
                 "%gpumem measures one statement: %gpumem y = model(x). "

@@ -124,10 +124,10 @@ def write_new_snapshot(trace: Trace, path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def _check_name(target: Path) -> None:
+def _check_name(target: Path, forms: str) -> None:
     """Refuse a name that says something other than what the file will hold."""
     if target.suffix.lower() not in _PAGES:
-        raise ExportError(f"a report is written as HTML: name a file that ends in .html, not {target.name}")
+        raise ExportError(f"nothing is written as {target.name}: name a file that ends in {forms}")
 
 
 def _check_target(target: Path) -> None:
@@ -146,7 +146,7 @@ def _check_target(target: Path) -> None:
         raise ExportError(f"{target} exists and is not a gpumem report: choose another name or delete it first")
 
 
-def write_report(data: bytes, path: str | os.PathLike[str], name: str) -> Path:
+def write_report(data: bytes, path: str | os.PathLike[str], name: str, forms: str = ".html") -> Path:
     """Write a report's bytes at once or not at all.
 
     Parameters
@@ -157,6 +157,8 @@ def write_report(data: bytes, path: str | os.PathLike[str], name: str) -> Path:
         A file that ends in ``.html`` or ``.htm``, or a folder (then `name` inside it), relative to the current one.
     name
         File name for a folder.
+    forms
+        Endings to name where the path has none of them.
 
     Returns
     -------
@@ -172,7 +174,7 @@ def write_report(data: bytes, path: str | os.PathLike[str], name: str) -> Path:
         target = Path(path).expanduser()
         target = (target / name if target.is_dir() else target).absolute()
         _check_target(target)
-        _check_name(target)
+        _check_name(target, forms)
         # A link stays a link: what it points to is replaced.
         real = target.resolve()
         handle, temporary = tempfile.mkstemp(dir=real.parent, prefix=".gpumem-", suffix=".tmp")

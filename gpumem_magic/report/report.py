@@ -46,6 +46,10 @@ def column_bytes(device: DeviceAnalysis) -> int:
     return sum(column.nbytes for column in own.values())
 
 
+# What `Report.save` writes, by the file's name.
+_FORMS = ".html, .png, .pickle, .perfetto.json or .speedscope.json"
+
+
 @dataclass(frozen=True)
 class Report:
     """What happened to memory in one cell, statement, block or file.
@@ -206,7 +210,7 @@ class Report:
             from gpumem_magic.report.interchange import exported
 
             return write_new(exported(self.to_document(), tool), path)
-        return write_report(self.to_html(), path, default_name(self.analysis))
+        return write_report(self.to_html(), path, default_name(self.analysis), _FORMS)
 
     def to_trace(self) -> Trace:
         """Return the recording; allocations without a stack carry their line as its only frame.

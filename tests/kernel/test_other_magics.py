@@ -149,6 +149,7 @@ def test_a_statement_in_a_measured_cell_has_the_line_on_which_it_stands(kernel):
         ("%gpumem", "%gpumem y = model(x)"),
         ("%gpumem --quiet", "%gpumem y = model(x)"),
         ("ran = 1\n%%gpumem\nran = 2", "must be the first line"),
+        ("%gpumem --bad ran = 3", " %gpumem: unrecognized arguments: --bad"),
         ("%%gpumem --bad\nran = 3", "%%gpumem: unrecognized arguments: --bad (%%gpumem? lists the options)"),
         ("%gpumem_who --tpo 3", "%gpumem_who: unrecognized arguments: --tpo 3 (%gpumem_who? lists the options)"),
         ("%%gpumem --stacks some\nran = 3", "invalid choice"),
