@@ -98,7 +98,7 @@ def retry_in(trace: Trace) -> Retry:
 
         def under(settings: AllocatorSettings, conf: str) -> Retrial:
             prediction = explorer.predict(settings)
-            is_doubted = prediction.verdict == "fits_unless_emptied"
+            is_doubted = prediction.verdict.startswith("fits_unless")
             died = None if is_doubted else prediction.dies_at
             early = died is not None and died.event < event
             # A program that fills memory until it is told to stop fills it differently.

@@ -49,7 +49,7 @@ class Row:
     low, expected, high
         Peak reserved bytes, until the end or until the program dies.
     verdict
-        ``"fits"``, ``"oom"``, ``"oom_unless_fallback"`` or ``"fits_unless_emptied"``, as in
+        ``"fits"``, ``"oom"``, ``"oom_unless_fallback"``, ``"fits_unless_delayed"`` or ``"fits_unless_emptied"``, as in
         `gpumem_magic.allocator.whatif.Prediction`.
     unanimous
         False when the verdict depends on where the driver puts segments, or on the GPU's timing.
@@ -72,7 +72,7 @@ class Row:
     low: int
     expected: int
     high: int
-    verdict: Literal["fits", "oom", "oom_unless_fallback", "fits_unless_emptied"]
+    verdict: Literal["fits", "oom", "oom_unless_fallback", "fits_unless_delayed", "fits_unless_emptied"]
     unanimous: bool
     retries: int
     is_recorded: bool = False
@@ -89,7 +89,7 @@ class Row:
     @property
     def ends_well(self) -> bool:
         """True when it is expected to run to its end."""
-        return self.verdict in {"fits", "fits_unless_emptied"}
+        return self.verdict in {"fits", "fits_unless_delayed", "fits_unless_emptied"}
 
 
 @dataclass(frozen=True)

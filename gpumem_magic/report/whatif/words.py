@@ -39,7 +39,10 @@ _DEFAULTS = "torch's defaults"
 _VARIABLE = {"cuda": "PYTORCH_CUDA_ALLOC_CONF", "xpu": "PYTORCH_ALLOC_CONF"}
 # Above this share of the reserved peak, live tensors are the answer and settings are not.
 _LIVE_SHARE = 0.9
-_UNLESS_EMPTIED = "unless the program calls torch.cuda.empty_cache() where nothing was cached"
+_UNLESS = {
+    "fits_unless_delayed": "unless the GPU is done later with blocks that several streams use",
+    "fits_unless_emptied": "unless the program calls torch.cuda.empty_cache() where nothing was cached",
+}
 # What a verdict, and a peak, can depend on.
 _DEPENDS = {
     "addresses": "where the driver puts segments",
@@ -81,15 +84,15 @@ def outcome(row: Row, *, with_place: bool = True) -> str:
         text = "fits"
         if row.retries:
             text += f", after freeing the cache {format_count(row.retries)} {'time' if row.retries == 1 else 'times'}"
-        if row.verdict != "fits":
-            text += f", {_UNLESS_EMPTIED}"
+        if row.verdict in _UNLESS:
+            text += f", {_UNLESS[row.verdict]}"
     else:
         text = "out of memory" if row.verdict == "oom" else "out of memory unless cuDNN falls back"
         if row.dies_bytes is not None:
             text += f", asking for {format_bytes(row.dies_bytes)}"
         if with_place and row.dies_at is not None:
             text += _at(row.dies_at)
-    if row.unanimous:
+    if row.unanimous or row.verdict == "fits_unless_delayed":
         return text
     on = [words for name, words in _DEPENDS.items() if name in row.doubts] or [_DEPENDS["addresses"]]
     return f"{text} (depends on {' and on '.join(on)})"
@@ -165,8 +168,8 @@ def _conclusion_of_death(answer: Answer, dead: Row) -> str:
     asked = "" if dead.dies_bytes is None else f", asking for {format_bytes(dead.dies_bytes)}{at}"
     if best is not None:
         ends = ", as far as the recording goes" if dead.dies_lifetime < 0 else ""
-        if best.verdict != "fits":
-            ends += f", {_UNLESS_EMPTIED}"
+        if best.verdict in _UNLESS:
+            ends += f", {_UNLESS[best.verdict]}"
         return (
             f"with {_name(best.conf)} it fits{limit}{ends}: {format_bytes(best.expected)} reserved. "
             f"With {_name(dead.conf)} it runs out of memory{maybe}{asked}"

@@ -205,7 +205,7 @@ def _goals_of(totals: dict[str, Counter[str]], worst: dict[str, float]) -> list[
             parts += [
                 f"verdict right {total['verdict'] / count:.1%}",
                 f'"fits" where it died {total["fits where it died"]}',
-                f"hedged {total['fits unless emptied']}, of which died {total['hedged and died']}",
+                f"hedged {total['fits unless']}, of which died {total['hedged and died']}",
                 f"retries {total['retries'] / count:.1%}",
                 f"failing request {total['same request'] / count:.1%}",
             ]
@@ -296,8 +296,8 @@ def _judge(prediction: Prediction, target: dict[str, Any]) -> tuple[dict[str, in
         at = prediction.dies_at.lifetime if prediction.dies_at else None
         counter |= {
             "verdict": int(prediction.verdict == ("oom" if died else "fits")),
-            "fits unless emptied": int(prediction.verdict == "fits_unless_emptied"),
-            "hedged and died": int(died and prediction.verdict == "fits_unless_emptied"),
+            "fits unless": int(prediction.verdict.startswith("fits_unless")),
+            "hedged and died": int(died and prediction.verdict.startswith("fits_unless")),
             "fits where it died": int(died and prediction.verdict == "fits"),
             "retries": int(prediction.retries == target["num_alloc_retries"]),
             "same request": int(at == target["failed_alloc"]),

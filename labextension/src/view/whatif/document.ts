@@ -1,6 +1,6 @@
 /** What other allocator settings would have done, as `gpumem_magic/report/whatif/words.py` writes it. Bytes. */
 
-export type Verdict = 'fits' | 'oom' | 'oom_unless_fallback' | 'fits_unless_emptied';
+export type Verdict = 'fits' | 'oom' | 'oom_unless_fallback' | 'fits_unless_delayed' | 'fits_unless_emptied';
 
 export interface WhatIfRow {
   /** The setting; '' for torch's defaults. */

@@ -68,7 +68,7 @@ interface Look {
 }
 
 /** Expected to run to its end. */
-const fits = (row: WhatIfRow): boolean => row.verdict === 'fits' || row.verdict === 'fits_unless_emptied';
+const fits = (row: WhatIfRow): boolean => !row.verdict.startsWith('oom');
 
 function line(row: WhatIfRow, look: Look): HTMLElement {
   const { answer } = look;
