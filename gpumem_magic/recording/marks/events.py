@@ -45,7 +45,9 @@ class Events(Stacks):
         self._is_too_often = False  # which the next mark is to find out
         self._own = get_ident()
         self._is_shared = False  # other threads may be in the notebook's code
-        slow = Slow(self._line, self._start, self._resumed, self._leave, self._unwind, self._pause, self._fail)
+        slow = Slow(
+            self._line, self._start, self._resumed, self._leave, self._unwind, self._hear, self._pause, self._fail
+        )
         self._tape = make_tape(
             self._own,
             codes=self._codes,
@@ -86,6 +88,18 @@ class Events(Stacks):
             thread = thread or super()._thread(self._own)
             thread.flush(self._limit())
             thread.extend(*self._replay(thread, *read_tape(tape)), self._limit())
+
+    def _hear(self, code: CodeType, offset: int | None) -> int | None:
+        try:
+            info = self._find(code)
+            if info is not None and offset is not None:
+                self._resumes[id(code), offset] = info.line_at(offset)
+        except RecursionError:
+            return None
+        except Exception as error:  # noqa: BLE001 - becomes a note
+            self._fail(error)
+            return None
+        return self._heard.get(id(code))
 
     def _pause(self, written: int, now_ns: int) -> int:
         if self._tape.size() > self._limit() // 2:
@@ -192,7 +206,6 @@ class Events(Stacks):
             info = self._codes.get(id(code)) or self._find(code)
             if info is None:
                 return monitoring.DISABLE
-            self._resumes[id(code), offset] = info.line_at(offset)
             self._resume(info, offset, frame)
         except RecursionError:
             pass

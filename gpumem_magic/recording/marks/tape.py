@@ -48,6 +48,9 @@ class Slow(NamedTuple):
     ----------
     line, start, resume, leave, unwind
         Take one event; what the second and the third answer goes to ``sys.monitoring``.
+    hear
+        Makes known a code object, and what line is at an offset where it goes on; returns its number, None when it has
+        none.
     pause
         Told how many events have been written since it was asked last, and the time, tells how long it need not be
         asked again, in nanoseconds; 0 to write no more.
@@ -60,6 +63,7 @@ class Slow(NamedTuple):
     resume: Callable[[CodeType, int, FrameType], Any]
     leave: Callable[[CodeType, FrameType], None]
     unwind: Callable[[CodeType, FrameType], None]
+    hear: Callable[[CodeType, int | None], int | None]
     pause: Callable[[int, int], int]
     fail: Callable[[Exception], None]
 
@@ -131,8 +135,8 @@ def make_tape(  # noqa: C901, PLR0915
     seen = 0  # of `written`, when it was checked last
     aside = array("q")
 
-    # An interrupt may come after each call. One between a time and what it is of leaves a time that nothing follows; one
-    # before the stack is changed, a stack that the next event does not fit.
+    # An interrupt may come after each call. One between a time and what it is of leaves a time that nothing follows;
+    # one before the stack is changed leaves a stack that the next event does not fit.
 
     def on_line(code: CodeType, line: int) -> Any:
         if code is current:
@@ -183,7 +187,7 @@ def make_tape(  # noqa: C901, PLR0915
             current = code
             return None
         try:
-            return slow.resume(code, offset, getframe(1))
+            return resume_slowly(code, offset)
         except RecursionError:
             return None
 
@@ -235,12 +239,28 @@ def make_tape(  # noqa: C901, PLR0915
             return None
         return slow.line(code, line, getframe(2))
 
+    # What runs for the first time is no reason to read the tape: there are dozens of functions in a model's first step.
+
     def start_slowly(code: CodeType, offset: int) -> Any:
+        nonlocal current, below
         del offset
         # All of a library's code that runs comes by once in each cell.
         if files.get(code.co_filename) is False:
             return disable
-        return slow.start(code, getframe(2))
+        number = slow.hear(code, None) if current is not None and thread_of() == own else None
+        if number is None:
+            return slow.start(code, getframe(2))
+        add(number)
+        below = (current, below)
+        current = code
+        return None
+
+    def resume_slowly(code: CodeType, offset: int) -> Any:
+        if files.get(code.co_filename) is False:
+            return disable
+        if current is not None and thread_of() == own and slow.hear(code, offset) is not None:
+            return on_resume(code, offset)
+        return slow.resume(code, offset, getframe(2))
 
     def leave_slowly(code: CodeType) -> Any:
         return slow.leave(code, getframe(2))
