@@ -185,7 +185,7 @@ def sentence(
     parts = [_peak(device, named=len(devices) > 1)]
     if oom is not None and not headline.allocated_peak:
         # The very first request failed, and there is nothing more to say.
-        return _named_once(first, _failure(recording, oom).rstrip(), devices)
+        return f"{first}{_failure(recording, oom)}".rstrip()
     if headline.allocated_peak is not None and headline.allocated_peak == headline.allocated_before and headline.freed:
         # Nothing went above the start: what was freed is the news.
         parts = [f"Freed {format_bytes(headline.freed)} from before"]
@@ -205,7 +205,7 @@ def sentence(
         parts.append("CPU tensors of this cell only")
     if device.sampled is not None:
         parts.append("by counters only")
-    text = f"{_failure(recording, oom)}{', '.join(parts)}"
+    text = ", ".join(parts)
     others = [
         f"{other.key} peak {format_bytes(other.headline.allocated_peak)}"
         for other in devices[1:4]
@@ -216,7 +216,8 @@ def sentence(
         text += f"; {', '.join(others)}{more}"
     if recording is not None and recording.cell.runs > 1:
         text += f"; the body ran {recording.cell.runs:,} times"
-    return _named_once(first, f"{text}.", devices)
+    # Verdicts stay word for word as they are told elsewhere.
+    return _named_once(f"{first}{_failure(recording, oom)}", f"{text}.", devices)
 
 
 def has_no_code(cell: Cell) -> bool:
