@@ -348,6 +348,26 @@ for name, value in state.items():
 """,
     ),
     _clean(
+        "layers called one after the other in a loop",
+        """
+layers = [nn.Linear(256, 256).to(DEVICE) for _ in range(12)]
+# %%
+%%gpumem
+x = batch()
+for layer in layers:
+    x = torch.relu(layer(x))
+""",
+    ),
+    _clean(
+        "layers called one after the other on one line",
+        """
+layers = [nn.Linear(256, 256).to(DEVICE) for _ in range(12)]; x = batch()
+# %%
+%%gpumem
+for layer in layers: x = torch.relu(layer(x))
+""",
+    ),
+    _clean(
         "per-sample gradients with torch.func",
         """
 from torch.func import functional_call, grad, vmap

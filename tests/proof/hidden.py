@@ -163,6 +163,18 @@ for step in range(8):
         r"^losses",
     ),
     _leak(
+        "a hidden state fed back on one line",
+        "graph behind a scalar",
+        """
+cell = nn.GRUCell(128, 128).to(DEVICE); state = torch.zeros(32, 128, device=DEVICE)
+# %%
+%%gpumem
+for step in range(50): state = cell(batch(32, 128), state)
+""",
+        r"^state",
+        r"state = cell",
+    ),
+    _leak(
         "models that second derivatives keep",
         "C++ cycle",
         """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpumem_magic.analysis.groups import PlaceNamer
 from gpumem_magic.analysis.leaks.find import Scene
-from gpumem_magic.analysis.leaks.loops import parse_cell
+from gpumem_magic.analysis.leaks.loops import loops_on_one_line, parse_cell
 from gpumem_magic.analysis.leaks.model import Growth, Keeper
 from gpumem_magic.analysis.leaks.words import filling_sentence, headline, leak_sentence, once_of
 
@@ -102,8 +102,9 @@ def name_keepers(growth: Growth, scan: HolderScan, scene: Scene) -> Growth:
                 text = f"{leak_sentence(named).sentence}: {meant}, made in a loop"
                 small.append(replace(named, sentence=text))
                 continue
-            if _is_one_graph(held, leak):
-                text = f"{leak_sentence(named).sentence}: one graph, as deep as the loop in that function is long"
+            if _is_one_graph(held, leak, scene):
+                where = "that loop" if _is_the_cells_own(leak) else "the loop in that function"
+                text = f"{leak_sentence(named).sentence}: one graph, as deep as {where} is long"
                 small.append(replace(named, sentence=text))
                 continue
             filling = _filling(held, named, scan)
@@ -163,16 +164,49 @@ def _filling(held: Sequence[Storage], leak: Leak, scan: HolderScan) -> str | Non
     return None
 
 
-def _is_one_graph(held: Sequence[Storage], leak: Leak) -> bool:
+def _is_one_graph(held: Sequence[Storage], leak: Leak, scene: Scene) -> bool:
     """Tell whether the graph of a single tensor keeps what a function's loop made: a network written as a function.
 
     In a loop of the cell itself, a graph that gets longer each time is what leaks are made of.
     """
-    if not held or (leak.loop is not None and leak.loop.function == "<module>"):
+    if not held or (_is_the_cells_own(leak) and not _runs_layers(scene, leak)):
         return False
     saved = [storage for storage in held if storage.holders[0].kind.name == "GRAPH"]
     ends = {storage.holders[0].path.partition(".grad_fn")[0] for storage in saved}
     return len(ends) == 1 and sum(item.size for item in saved) >= _MEANT_SHARE * sum(item.size for item in held)
+
+
+def _is_the_cells_own(leak: Leak) -> bool:
+    """Tell whether the loop is one of the cell itself, on one line perhaps, and not a function's."""
+    if leak.loop is not None:
+        return leak.loop.function == "<module>"
+    groups = [line.group for line in leak.lines[:1]]
+    return any(group.function in {None, "<module>"} and loops_on_one_line(group.source or "") for group in groups)
+
+
+def _runs_layers(scene: Scene, leak: Leak) -> bool:
+    """Tell whether each iteration calls what the loop goes through: ``for layer in layers: x = layer(x)``."""
+    loop = leak.loop
+    source = (leak.lines[0].group.source or "") if loop is None and leak.lines else _source_of(scene, leak)
+    tree = parse_cell(source.strip() if loop is None else source)
+    for node in ast.walk(tree) if tree is not None else ():
+        if not isinstance(node, ast.For) or (loop is not None and node.lineno != loop.line):
+            continue
+        names = {part.id for part in ast.walk(node.target) if isinstance(part, ast.Name)}
+        calls = (part for statement in node.body for part in ast.walk(statement) if isinstance(part, ast.Call))
+        if any(isinstance(call.func, ast.Name) and call.func.id in names for call in calls):
+            return True
+    return False
+
+
+def _source_of(scene: Scene, leak: Leak) -> str:
+    """Return the text of the cell with a leak's loop, ``""`` where it is not known."""
+    loop = leak.loop
+    if scene.cell is None or loop is None or loop.file is None:
+        return ""
+    if loop.file in scene.cell.filenames:
+        return scene.cell.source
+    return scene.cell.others.get(loop.file, (None, ""))[1]
 
 
 def _keepers(held: Iterable[Storage], nodes: Mapping[str, int], leak: Leak, scene: Scene) -> tuple[Keeper, ...]:
@@ -234,10 +268,7 @@ def _storing_lines(scene: Scene, leak: Leak) -> dict[str, Group]:
     loop = leak.loop
     if scene.cell is None or loop is None or loop.file is None or loop.line is None:
         return {}
-    source = scene.cell.source
-    if loop.file not in scene.cell.filenames:
-        source = scene.cell.others.get(loop.file, (None, ""))[1]
-    tree = parse_cell(source)
+    tree = parse_cell(_source_of(scene, leak))
     found: dict[str, Group] = {}
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, (ast.For, ast.AsyncFor, ast.While)) and node.lineno == loop.line:

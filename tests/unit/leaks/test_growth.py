@@ -289,6 +289,26 @@ def test_a_network_written_as_a_function_is_deep_and_does_not_leak(script):
     assert len(run.growth(holders=graph_of(run, [f"y[{n}]" for n in range(6)])).leaks) == 1
 
 
+@pytest.mark.parametrize(
+    ("source", "is_leak"),
+    [
+        ("for layer in layers:\n    x = relu(layer(x))\n", False),
+        ("for n, (w, layer) in enumerate(layers):\n    x = relu(layer(x))\n", False),
+        ("for n in range(6):\n    x = relu(layer(x))\n", True),
+        ("for layer in layers:\n    x = relu(same(x))\n", True),
+    ],
+)
+def test_layers_that_a_cells_loop_calls_are_a_network_and_a_state_fed_back_is_a_leak(script, source, is_leak):
+    run = script(source)
+    for layer in range(6):
+        run.at(1).at(2).alloc(f"x{layer}", MIB)
+    run.at(1)
+    growth = run.growth(holders=graph_of(run, ["x"] * 6))
+    assert bool(growth.leaks) is is_leak
+    if not is_leak:
+        assert growth.small[0].sentence.endswith("one graph, as deep as that loop is long")
+
+
 def test_what_each_call_returns_is_no_growth_of_the_loop_in_it(script):
     run = layers(script, 4)
     for name in list(run.blocks):
