@@ -6,7 +6,8 @@ the call of the outermost module, ``backward``) and, at the end, at everything a
 names; it keeps no tensor.
 
 Looks in the middle of the cell cost the cell's own time: together they take at most `_SHARE` of it and a first few
-milliseconds, and a look that is not affordable is left out. The analysis then infers from the looks that were taken.
+milliseconds, which are for the first step of a training loop alone, and a look that is not affordable is left out. The
+analysis then infers from the looks that were taken.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ _PARAMETER, _BUFFER, _GRADIENT, _OPTIMIZER, _INPUT, _ACTIVATION, _TENSOR = range
 
 _SHARE = 0.003  # of the cell's time
 _FIRST_SECONDS = 0.002
+# Looks of each kind that need not wait for their share: those of one step, of which its optimizer has two.
+_FIRST = {"inputs": 1, "graph": 1, "optimizer": 2, "module": 1}
 _LONGEST_SECONDS = 0.05  # one look in the middle
 _END_SECONDS = 0.5  # the look after the code
 _MOST_ROWS = 500_000
@@ -57,6 +60,7 @@ class RoleBook:
         self._torch: Torch | None = loaded_torch()
         self._began = time.perf_counter()
         self._spent = 0.0
+        self._first = dict(_FIRST)
         self.next_ns = 0  # before that time, a look would be turned down: see `Looks`
         self._names: dict[int | str, int] = {}
         self._devices: dict[str, int] = {}
@@ -79,7 +83,7 @@ class RoleBook:
                 if not tensor.requires_grad:
                     self._note(torch, tensor, _INPUT)
 
-        self._guarded(look)
+        self._guarded(look, "inputs")
 
     def graph(self, outputs: object) -> None:
         """See what the graph behind these tensors saved."""
@@ -89,11 +93,11 @@ class RoleBook:
             for tensor in _tensors_in(torch, (outputs,), 2):
                 self._saved(torch, walk, tensor)
 
-        self._guarded(look)
+        self._guarded(look, "graph")
 
     def optimizer(self, optimizer: object) -> None:
         """See an optimizer's parameters, gradients and state."""
-        self._guarded(lambda torch: self._note_optimizer(torch, optimizer))
+        self._guarded(lambda torch: self._note_optimizer(torch, optimizer), "optimizer")
 
     def module(self, module: object) -> None:
         """See a module's parameters and gradients."""
@@ -102,15 +106,19 @@ class RoleBook:
             for _, parameter in _registered(module, "_parameters", torch):
                 self._note_parameter(torch, parameter)
 
-        self._guarded(look)
+        self._guarded(look, "module")
 
-    def _guarded(self, look: Callable[[Torch], None]) -> None:
+    def _guarded(self, look: Callable[[Torch], None], kind: str) -> None:
         """Take a look when the budget allows it, and write down what it saw."""
         torch = self._torch or loaded_torch()
         self._torch = torch
         now = time.perf_counter()
         if torch is None or self._rest(now):
             return
+        first = self._first.get(kind, 0)
+        if not first and self._spent > _SHARE * (now - self._began):
+            return
+        self._first[kind] = max(0, first - 1)
         if len(self._rows) >= _MOST_ROWS or not self._lock.acquire(blocking=False):
             return
         try:

@@ -227,32 +227,34 @@ class CallMarks:
     # marks that is full, and looks.
 
     def _beginning(self) -> Callable[[CodeType, int], None]:
-        threads, root, module_code = self._threads, self._tree.root, self._module_code
-        looks, getframe, is_copy = self._looks, sys._getframe, _IS_COPY
+        threads, root, module_code, is_copy = self._threads, self._tree.root, self._module_code, _IS_COPY
+        looks, getframe, thread_of, now_ns, ident_of = self._looks, sys._getframe, get_ident, time_ns, id
+        begins_slowly, look = self._begins, self._look
 
         def begins(code: CodeType, offset: int) -> None:
             del offset
             try:
-                thread = threads[get_ident()]
+                thread = threads[thread_of()]
                 top = thread.top
                 if code is module_code:
                     names = getframe(1).f_locals
-                    node = top.kin[id(names["self"])]
+                    node = top.kin[ident_of(names["self"])]
                     if is_copy:
                         names.clear()
                 else:
-                    node = top.kin[id(code)]
+                    node = top.kin[ident_of(code)]
                 count = thread.count
-                thread.times[count] = now = time_ns()
+                thread.times[count] = now = now_ns()
                 thread.spots[count] = node.number
                 # Last, so that an interrupt in between loses a mark and mixes up none.
                 thread.count = count + 1
                 thread.top = node
-                if now < looks.next_ns or (code is module_code and top is not root):
+                # Most calls are of inner modules, which have nothing to look at.
+                if (top is not root and code is module_code) or now < looks.next_ns:
                     return
-                slowly = self._look
+                slowly = look
             except LookupError:
-                slowly = self._begins
+                slowly = begins_slowly
             try:  # noqa: SIM105 - suppress() is a call, for which there is no room
                 slowly(code, getframe(1))
             except RecursionError:  # the cell's own, at its limit: the mark is lost
@@ -261,17 +263,17 @@ class CallMarks:
         return begins
 
     def _ending(self) -> Callable[[CodeType, int, object], None]:
-        threads = self._threads
+        threads, thread_of, now_ns, ends_slowly = self._threads, get_ident, time_ns, self._ends
 
         def ends(code: CodeType, offset: int, value: object) -> None:
             del offset, value
             try:
-                thread = threads[get_ident()]
+                thread = threads[thread_of()]
                 top = thread.top
                 if top.code is code:
                     below: Any = top.below  # only the root has none
                     count = thread.count
-                    thread.times[count] = time_ns()
+                    thread.times[count] = now_ns()
                     thread.spots[count] = below.number
                     thread.count = count + 1
                     thread.top = below
@@ -279,7 +281,7 @@ class CallMarks:
             except LookupError:
                 pass
             try:  # noqa: SIM105
-                self._ends(code)
+                ends_slowly(code)
             except RecursionError:
                 pass
 

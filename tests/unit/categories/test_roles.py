@@ -108,10 +108,34 @@ def test_looks_in_the_middle_are_few_where_they_are_expensive(monkeypatch):
         now[0] += 0.02
 
     for _ in range(200):
-        book._guarded(slow)
+        book._guarded(slow, "graph")
         now[0] += 0.05
-    # 10 s at 0.3 percent are 30 ms, and the first 2 ms are free: two looks of 20 ms.
+    # 10 s at 0.3 percent are 30 ms: a look of 20 ms at once, and another one after two thirds of the time.
     assert len(taken) == 2
+
+
+def test_looks_of_a_loop_come_in_its_first_step(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("gpumem_magic.holders.roles.time.perf_counter", lambda: now[0])
+    book = RoleBook(dict)
+    taken = []
+
+    def step(number):
+        for kind in ("optimizer", "inputs", "graph", "optimizer"):
+
+            def quick(_torch, kind=kind):
+                taken.append((number, kind))
+                now[0] += 0.0002
+
+            book._guarded(quick, kind)
+            now[0] += 0.002
+
+    for number in range(5):
+        step(number)
+    assert taken == [(0, "optimizer"), (0, "inputs"), (0, "graph"), (0, "optimizer")]
+    now[0] = 0.35  # 0.3 percent are 1.05 ms, of which four looks have taken 0.8
+    step(5)
+    assert [number for number, _ in taken[4:]] == [5, 5]
 
 
 def test_nobody_asks_for_looks_before_the_budget_allows_them(monkeypatch):
@@ -124,13 +148,14 @@ def test_nobody_asks_for_looks_before_the_budget_allows_them(monkeypatch):
         now[0] += 0.005
 
     assert book.next_ns == 0
-    book._guarded(slow)
+    book._guarded(slow, "graph")
     # 5 ms, of which 2 are free: at 0.3 percent the others are paid a second after the beginning.
     assert book.next_ns == pytest.approx(101 * 1e9, abs=1e6)
     now[0] = 101.001
-    taken = len(book._rows), book._spent
-    book._guarded(slow)
-    assert (len(book._rows), book._spent) != taken
+    book._guarded(slow, "graph")
+    assert book._spent == pytest.approx(0.005)  # what comes again has no share in what is free
+    book._guarded(slow, "inputs")
+    assert book._spent == pytest.approx(0.01)
 
 
 @needs_monitoring
