@@ -203,5 +203,5 @@ class record:  # noqa: N801 - used as a function: `with record():`
 
 
 def _let_go(kept: list[Recorder]) -> bool:
-    kept.clear()
+    kept.pop().let_go()
     return False

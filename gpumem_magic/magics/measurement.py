@@ -159,6 +159,7 @@ class Measurement:
         """Stop without a report."""
         if self._is_running:
             self.finish(None, Cell(execution_count=None, label=None, source=""))
+            self._recorder.let_go()
         self._recording = None
 
     def show(self, cell_key: Hashable = None, cell_id: str | None = None) -> None:
@@ -181,8 +182,12 @@ class Measurement:
                 what += ", and whether it leaks was not checked"
             say(f"gpumem: the report failed ({one_line(error)}); {what}")
         finally:
-            # What a scratch cell promises holds without a report, too.
-            self._clear()
+            try:
+                # What a scratch cell promises holds without a report, too.
+                self._clear()
+            finally:
+                with interrupt_deferred():
+                    self._recorder.let_go()
 
     def _report(self, recording: Recording, cell_key: Hashable, cell_id: str | None) -> None:
         """Build, enter and show the report.

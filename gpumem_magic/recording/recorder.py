@@ -233,6 +233,12 @@ class Recorder:
             process=process,
         )
 
+    def let_go(self) -> None:
+        """Free what only took time from the report; after `stop`, once the report is on screen."""
+        source = None if self._attached is None else self._attached.source
+        if isinstance(source, CudaSource):
+            source.let_go()
+
     def _purposes(self, evidence: Evidence) -> tuple[Calls | None, Roles | None]:
         """See what is alive for what, where there were events to tell it of."""
         calls: Calls | None = None

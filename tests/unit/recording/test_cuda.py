@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from gpumem_magic.recording.cuda import CudaSource
 from gpumem_magic.recording.model import Counts, SourceKind
 from gpumem_magic.recording.notes import Notes
 from gpumem_magic.recording.options import RecordOptions
+from gpumem_magic.trace.collector import paused_collector
 from gpumem_magic.trace.model import Action
 
 
@@ -277,3 +279,31 @@ def test_flushes_of_the_cache_are_counted_where_torch_counts_them(fake_torch):
     (old,) = readings.cuda_readings(torch, notes)
     assert old.counts is None
     assert readings.unused_cuda_reading(old, 0).counts is None
+
+
+class _Entry(dict):
+    """An entry of a trace that tells whether it is still there."""
+
+
+def test_torchs_entries_go_once_the_report_is_there(fake_torch, monkeypatch):
+    torch = fake_torch()
+    torch.allocate(1)
+    taken, entries = torch.cuda.memory._snapshot, []
+
+    def snapshot():
+        found = taken()
+        found["device_traces"] = [[_Entry(entry) for entry in trace] for trace in found["device_traces"]]
+        entries.extend(weakref.ref(entry) for trace in found["device_traces"] for entry in trace)
+        return found
+
+    monkeypatch.setattr(torch.cuda.memory, "_snapshot", snapshot)
+    # Not by a collection, which may be far away.
+    with paused_collector():
+        with Run(torch) as run:
+            torch.allocate(10)
+            torch._C._cuda_record_memory_history(None, None, "all", 1)  # by the cell, which makes two parts of it
+            torch.allocate(20)
+        assert len(entries) == 2
+        run.source.let_go()
+        assert [entry() for entry in entries] == [None, None]
+    assert run.sizes() == [10, 20]
