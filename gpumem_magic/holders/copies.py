@@ -22,7 +22,9 @@ _MOST_SHOWN = 3
 _ORDER = tuple(HolderKind)
 _NAMED = frozenset({HolderKind.VARIABLE, HolderKind.OUTPUT})
 # What keeps a model that nobody meant to keep.
-_ACCIDENTS = frozenset({HolderKind.LAST_ERROR, HolderKind.OUTPUT, HolderKind.CYCLE, HolderKind.DEBUGGER})
+_ACCIDENTS = frozenset(
+    {HolderKind.LAST_ERROR, HolderKind.HANDLED_THEN, HolderKind.OUTPUT, HolderKind.CYCLE, HolderKind.DEBUGGER}
+)
 
 
 class Duplicate(NamedTuple):

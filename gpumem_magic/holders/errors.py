@@ -6,10 +6,11 @@ import inspect
 import sys
 from typing import TYPE_CHECKING, Any
 
-from gpumem_magic.holders.edges import GROUP
+from gpumem_magic.holders.edges import GROUP, type_name
 from gpumem_magic.holders.model import HolderKind
 from gpumem_magic.holders.roots import OWN_PACKAGE, Root, is_library
 from gpumem_magic.holders.suspended import locals_of, running_frames
+from gpumem_magic.recording.failure import is_out_of_memory
 
 if TYPE_CHECKING:
     import types
@@ -57,14 +58,24 @@ def error_roots(shell: Any) -> Iterator[Root]:
     ended = getattr(shell, "last_execution_result", None)
     errors += [(HolderKind.LAST_ERROR, getattr(ended, name, None)) for name in ("error_in_exec", "error_before_exec")]
     for kind, error in errors:
+        handled = _handled_then(error)
         for link in links(error):
-            yield from _traceback(kind, type(link).__name__, link.__traceback__, seen)
+            of = HolderKind.HANDLED_THEN if id(link) in handled else kind
+            yield from _traceback(of, type_name(type(link)), link.__traceback__, seen)
     name = type(getattr(sys, "last_value", None)).__name__
     yield from _traceback(HolderKind.LAST_ERROR, name, getattr(sys, "last_traceback", None), seen)
     for formatter in formatters(shell):
         yield from _traceback(HolderKind.LAST_ERROR, "error", getattr(formatter, "tb", None), seen)
     for debugger in debuggers(shell):
         yield from _of_debugger(shell, debugger, seen)
+
+
+def _handled_then(error: object) -> frozenset[int]:
+    """Return the ids of errors that were being handled when memory ran out: their frames were alive, and needlessly."""
+    failed = next((link for link in links(error) if is_out_of_memory(link)), None)
+    if failed is None:
+        return frozenset()
+    return frozenset(id(link) for link in links(failed) if link is not failed)
 
 
 def debuggers(shell: Any) -> list[Any]:

@@ -19,6 +19,7 @@ class HolderKind(enum.Enum):
     VARIABLE = "variable"
     OUTPUT = "output history"
     LAST_ERROR = "last error"
+    HANDLED_THEN = "error that was being handled"
     HANDLED_ERROR = "error being handled"
     DEBUGGER = "debugger"
     RUNNING = "running code"

@@ -84,6 +84,7 @@ def describe_scan(
 
 _ACCIDENTS = {
     HolderKind.LAST_ERROR: "held by the last error",
+    HolderKind.HANDLED_THEN: "held by the error that was being handled when the last one came",
     HolderKind.OUTPUT: "held by the output history",
     HolderKind.CYCLE: "held by reference cycles until Python collects them",
     HolderKind.DEBUGGER: "held by the debugger",

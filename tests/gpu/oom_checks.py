@@ -175,6 +175,34 @@ def check_without_a_recording() -> str:
     return f"tried {message.tried}, total {message.total}, missing {dict(message.missing)}"
 
 
+_RETRY = """%%gpumem --quiet
+def step(size):
+    acts = torch.empty(size, dtype=torch.uint8, device="cuda")
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+try:
+    y = step(1200 << 20)
+except torch.OutOfMemoryError:
+    y = step(700 << 20)
+"""
+
+
+def check_retry_in_the_handler() -> str:
+    """What stands in the way of a retry inside ``except`` is the first attempt, which the handled error keeps."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    torch = torch_with_cuda()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(2000 * MIB / total)
+    shell = InteractiveShell.instance()
+    assert shell.run_cell("import torch\n%load_ext gpumem_magic").success
+    assert not shell.run_cell(_RETRY, store_history=True).success
+    report: Any = gpumem_magic.last
+    verdict = report.analysis.oom
+    assert verdict is not None, report.to_text()
+    assert "the error that was being handled when this line ran" in verdict.sentence, report.to_text()
+    return expect(verdict, report.to_text(), Cause.ACCIDENT)
+
+
 _FILLER = """
 import sys, torch
 free, _ = torch.cuda.mem_get_info()

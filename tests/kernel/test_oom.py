@@ -78,3 +78,27 @@ def test_pythons_own_error_without_torch_names_a_next_step(fresh_kernel):
     assert cell.report.startswith(told)
     assert "  do: look at the size that this line asks for" in cell.report
     assert "under %%gpumem" not in cell.report
+
+
+def test_a_retry_inside_the_handler_is_told_what_was_in_its_way(kernel):
+    kernel.run(
+        "import resource\nfrom pathlib import Path\n"
+        "def used():\n    return int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
+        "def step(mib):\n    a = torch.ones(mib << 18)\n    b = torch.ones(mib << 18)\n    return a.sum() + b.sum()"
+    )
+    kernel.run("%%gpumem\nstep(8);")
+    kernel.run("%gpumem_free --out")
+    # The limit is lifted before the report is made.
+    cell = kernel.run(
+        "%%gpumem\nresource.setrlimit(resource.RLIMIT_AS, (used() + (900 << 20), -1))\ntry:\n    try:\n"
+        "        y = step(600)\n    except RuntimeError:\n        y = step(350)\nfinally:\n"
+        "    resource.setrlimit(resource.RLIMIT_AS, (-1, -1))"
+    )
+    first = cell.report.splitlines()[0]
+    assert "Out of memory at line 7 `y = step(350)`: it asked for 350 MiB" in first
+    told = (
+        "600 MiB was kept by accident, by the error that was being handled when this line ran (RuntimeError in step()"
+    )
+    assert told in first
+    assert "  do: try again after the `except` block, not inside it" in cell.report
+    kernel.run("%gpumem_free")

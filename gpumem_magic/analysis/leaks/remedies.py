@@ -41,7 +41,7 @@ def _by_kind(keeper: Keeper) -> str:
         )
     if keeper.kind == "cycle through the autograd graph":
         return "break the cycle: a hook or an attribute of the graph refers to the tensor itself; gc cannot free that"
-    if keeper.kind in {"last error", "debugger"}:
+    if keeper.kind in {"last error", "error that was being handled", "debugger"}:
         return "%gpumem_free lets go of it"
     if keeper.kind == "output history":
         return "end the cell with `;`, or %gpumem_free --out"

@@ -31,12 +31,17 @@ class Accident(NamedTuple):
 # What a name held before is worth a verdict from this share of all that was live: a loop that fills a cache binds its
 # variable anew as well, and there the old value is in the cache.
 _WORTH_TELLING = 0.1
+# A number in Out is nobody's trouble.
+_LEAST, _LEAST_SHARE = 4096, 0.01
 _KINDS = {
     "OUTPUT": ("the output history", "%gpumem_free --out"),
     "CYCLE": ("reference cycles that Python has not collected yet", "%gpumem_free"),
     "DEBUGGER": ("the debugger", "%gpumem_free"),
     "COMPILE_CACHE": ("torch.compile's cache, whose model is gone", "%gpumem_free --compiled"),
 }
+
+
+_RETRY = "try again after the `except` block, not inside it: the error that it handles keeps its frames' variables"
 
 
 def find_accidents(
@@ -81,6 +86,7 @@ def find_accidents(
         root = storage.holders[0].root
         if root not in paths[name]:
             paths[name].append(root)
+    found += _handled(key, state, holders)
     for name, size in held.items():
         what, cure = _KINDS[name]
         roots = paths[name] if name == "OUTPUT" else []
@@ -88,7 +94,22 @@ def find_accidents(
         found.append(Accident(size, f"{what} ({shown})" if shown else what, cure))
     if holders is not None:
         found += _old_variables(key, state, holders, _bound_anew(line))
-    return tuple(sorted(found, key=lambda accident: -accident.bytes))
+    least = max(_LEAST_SHARE * max((accident.bytes for accident in found), default=0), _LEAST)
+    return tuple(sorted((one for one in found if one.bytes >= least), key=lambda accident: -accident.bytes))
+
+
+def _handled(key: str, state: OomState | None, holders: HolderScan | None) -> list[Accident]:
+    """Sum what the frames of an error kept that was being handled when the request failed: a retry in ``except``."""
+    sizes: dict[str, int] = defaultdict(int)
+    for storage in holders.storages if holders is not None else ():
+        holder = storage.holders[0]
+        if storage.device == key and holder.kind.name == "HANDLED_THEN" and _was_alive(storage.address, state):
+            sizes[holder.root.partition(": ")[2]] += storage.size
+    if not sizes:
+        return []
+    most = max(sizes, key=lambda root: sizes[root])
+    text = f"the error that was being handled when this line ran ({most})"
+    return [Accident(sum(sizes.values()), text, _RETRY)]
 
 
 def _bound_anew(line: Group | None) -> str | None:

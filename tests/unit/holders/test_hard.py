@@ -554,10 +554,6 @@ def test_a_class_whose_hash_raises_stops_no_look_at_models_steps_cycles_and_name
         gc.enable()
 
 
-def paths_of(shell, **options):
-    return {s.size: s.holders[0].path for s in who_holds(shell, budget=60, **options).storages}
-
-
 def test_what_a_checkpoint_recomputes_from_is_found_behind_its_output(shell):
     code = """
     from torch.utils.checkpoint import checkpoint
@@ -649,3 +645,54 @@ def test_the_notebooks_module_under_multiprocessings_name_is_no_second_holder(mo
     monkeypatch.setitem(sys.modules, "__main__", main)
     monkeypatch.setitem(sys.modules, "__mp_main__", main)
     assert not any("kept_by_the_notebook" in root.label for root in module_roots())
+
+
+RETRY = """
+def attempt(count):
+    acts = torch.ones(count)
+    raise {kind}("{text}")
+def work():
+    try:
+        attempt(N)
+    except {kind}:
+        attempt(N + 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "first"),
+    [
+        ("RuntimeError", "CUDA out of memory. Tried to allocate 2.00 GiB.", "error that was being handled"),
+        ("MemoryError", "", "error that was being handled"),
+        ("ValueError", "", "last error"),
+    ],
+)
+def test_what_a_retry_inside_its_handler_could_not_use_is_told_from_what_it_had(shell, kind, text, first):
+    run(shell, RETRY.format(kind=kind, text=text))
+    try:
+        shell.user_ns["work"]()
+    except Exception as error:  # noqa: BLE001 - one of three
+        sys.last_value = error  # which `release` takes away again
+    found = {s.size - BYTES: s.holders[0] for s in who_holds(shell, budget=60, quick=True).storages}
+    assert found[0].path == f"{first}: {kind} in attempt(), local `acts`"
+    assert found[4].path == f"last error: {kind} in attempt(), local `acts`"
+    assert release(shell)[1].tensors["cpu"] >= 2 * BYTES
+
+
+def test_an_error_that_a_library_wrapped_is_the_last_one_all_the_same(shell, monkeypatch):
+    code = """
+    def attempt():
+        acts = torch.ones(N)
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    def wrapped():
+        try:
+            attempt()
+        except RuntimeError as error:
+            raise KeyError("step 3") from error
+    """
+    run(shell, code)
+    try:
+        shell.user_ns["wrapped"]()
+    except KeyError as error:
+        monkeypatch.setattr(sys, "last_value", error, raising=False)
+    assert find(shell, quick=True).holders[0].path == "last error: RuntimeError in attempt(), local `acts`"

@@ -12,6 +12,16 @@ from gpumem_magic.holders.model import HolderKind
 from gpumem_magic.recording.model import DeviceReading, Failure
 
 
+def test_a_retry_inside_the_handler_of_the_first_error_is_told_as_that():
+    # The first attempt's tensors, of 60 GiB, live as long as its error is handled.
+    path = "error that was being handled: OutOfMemoryError in step(), local `acts`"
+    found = cell(full_card(), after=reading(full_card()), holders=kept_by(HolderKind.HANDLED_THEN, path)).oom
+    assert found.cause is Cause.ACCIDENT
+    told = "60.0 GiB was kept by accident, by the error that was being handled when this line ran (OutOfMemoryError in "
+    assert told in found.sentence
+    assert found.suggestions[0].startswith("try again after the `except` block, not inside it")
+
+
 def test_memory_kept_by_accident():
     heap = full_card()
     found = cell(heap, after=reading(heap), holders=kept_by(HolderKind.OUTPUT, "Out[7]"))
