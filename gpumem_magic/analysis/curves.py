@@ -108,10 +108,13 @@ def group_values(
     group = timeline.group if of is None else of
     if chosen is not None:
         start, end, size, group = start[chosen], end[chosen], size[chosen], group[chosen]
-    row = np.searchsorted(groups, group)
-    known = groups[np.minimum(row, len(groups) - 1)] == group
-    if not known.all():
-        start, end, size, row = start[known], end[known], size[known], row[known]
+    # All groups: each number is its own row.
+    row: NDArray[np.intp] = group.astype(np.intp)
+    if len(group) and (groups[0] != 0 or groups[-1] != len(groups) - 1 or int(group.max()) >= len(groups)):
+        row = np.searchsorted(groups, group)
+        known = groups[np.minimum(row, len(groups) - 1)] == group
+        if not known.all():
+            start, end, size, row = start[known], end[known], size[known], row[known]
     # A lifetime counts from the first column at or after its beginning; one column more takes what ends later.
     width = count + 1
     begins = row * width + column[start + 1]
