@@ -297,6 +297,9 @@ def describe_chain(label: str, chain: Sequence[object], special: Describe | None
         edge = describe_edge(parent, child, is_last=index == last) if edge is None else edge
         # " → deque (deque)" says it twice.
         text += "" if edge[2:-1] == type_name(type(parent)) and text.endswith(f" → {edge[2:-1]}") else edge
+        if edge.startswith(".") and type_name(type(parent)) == "ScriptModule":
+            # A scripted module's C++ side is no name that a user would type.
+            text = text.removesuffix(edge).removesuffix("._c").removesuffix("._actual_script_module") + edge
     return _REGISTRY.sub(lambda match: f"[{match[1]}]" if match[1].isdigit() else f".{match[1]}", text)
 
 

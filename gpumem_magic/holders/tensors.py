@@ -62,6 +62,8 @@ class Torch:
         self.storage_type: Any = getattr(module, "UntypedStorage", None)
         # What autograd keeps of a tensor, where Python code holds such a thing itself (checkpoints, torch 2.13).
         self.saved_type: Any = getattr(getattr(getattr(module, "_C", None), "_autograd", None), "SavedTensor", None)
+        # The C++ side of a scripted or traced module, which has the tensors.
+        self.script_type: Any = getattr(getattr(module, "_C", None), "ScriptModule", None)
         self._is_tensor = KindTable[bool]()
         self._parts: dict[int, tuple[object, dict[str, Any]]] = {}
 
@@ -141,6 +143,21 @@ class Torch:
         gradient = self.gradient(tensor)
         return found if gradient is None else [*found, gradient]
 
+    def scripted(self, module: Any) -> dict[str, Any]:
+        """Return the parameters and buffers of a scripted module's C++ side and of those in it, by name."""
+        native: Any = getattr(self.module, "_C", None)
+        found: dict[str, Any] = {}
+        pending = [("", module)]
+        try:
+            while pending:
+                prefix, one = pending.pop()
+                for names in (native.ParameterDict, native.BufferDict):
+                    found.update((f"{prefix}{name}", value) for name, value in names(one).items())
+                pending += [(f"{prefix}{name}.", below) for name, below in native.ModuleDict(one).items()]
+        except (AttributeError, RuntimeError):  # an older torch, or a module that is only half made
+            pass
+        return found
+
     @staticmethod
     def saved(value: Any) -> list[object]:
         """Return what a saved tensor holds, unpacked by no hook: the tensor or what a hook packed, and the hook."""
@@ -171,7 +188,12 @@ class Torch:
         return found
 
     def describe(self, parent: Any, child: object) -> str | None:
-        """Name the edge from a tensor to its gradient, its hooks or its inner tensors; None for every other edge."""
+        """Name the edge from a tensor to its gradient, its hooks or its inner tensors; None for every other edge.
+
+        Also from a scripted module to its tensors.
+        """
+        if self.script_type is not None and type(parent) is self.script_type:
+            return next((f".{name}" for name, part in self.scripted(parent).items() if part is child), None)
         if not self.is_tensor(type(parent)):
             return None
         if self.gradient(parent) is child:

@@ -39,7 +39,7 @@ _LEAVES = frozenset(
         contextvars.Context,
     )
 )
-_LEAF, _PLAIN, _MAPPING, _CODE, _MEMORY, _FOREIGN, _SAVED = range(7)
+_LEAF, _PLAIN, _MAPPING, _CODE, _MEMORY, _FOREIGN, _SAVED, _SCRIPT = range(8)
 _SEEN = frozenset({_MEMORY, _FOREIGN})
 _CHECK_CLOCK_EVERY = 512
 # Of a path; what a person reads is shorter.
@@ -134,6 +134,8 @@ class Walk:
                 known = _MEMORY
             elif kind is self._tensors.saved_type:
                 known = _SAVED
+            elif kind is self._tensors.script_type:
+                known = _SCRIPT
             elif self._foreign.name(kind):
                 known = _FOREIGN
             elif kind is types.FunctionType or kind is types.FrameType or issubclass(kind, type):
@@ -176,6 +178,8 @@ class Walk:
             return self._foreign.referents(holder)
         if sort == _SAVED:
             return self._tensors.saved(holder)
+        if sort == _SCRIPT:
+            return list(self._tensors.scripted(holder).values())
         return self._tensors.referents(holder) if self._tensors.is_tensor(type(holder)) else []
 
     def path_to(self, value: object) -> tuple[Root, str] | None:

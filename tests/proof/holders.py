@@ -229,4 +229,14 @@ await asyncio.sleep(0.01)
 """,
         r"\(context variable `current`\)",
     ),
+    _who(
+        "a traced model whose original is gone",
+        "old variables",
+        """
+net = nn.Sequential(nn.Linear(1024, 1024)).to(DEVICE)
+traced = torch.jit.trace(net, batch(2, 1024))
+del net
+""",
+        r"^traced\.0\.weight",
+    ),
 )

@@ -696,3 +696,21 @@ def test_an_error_that_a_library_wrapped_is_the_last_one_all_the_same(shell, mon
     except KeyError as error:
         monkeypatch.setattr(sys, "last_value", error, raising=False)
     assert find(shell, quick=True).holders[0].path == "last error: RuntimeError in attempt(), local `acts`"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_what_only_a_traced_or_scripted_module_has_is_no_cycle(shell):
+    code = """
+    plain = torch.nn.Sequential(torch.nn.Linear(N, 1, bias=False))
+    traced = torch.jit.trace(plain, torch.ones(2, N))
+    scripted = torch.jit.script(torch.nn.Sequential(torch.nn.Linear(N + 1, 1, bias=False)))
+    del plain
+    """
+    gc.disable()
+    run(shell, code)
+    for _ in range(2):  # with what tracing left for the collector, and without
+        for quick in (True, False):
+            found = {s.size - BYTES: s.holders[0].path for s in who_holds(shell, budget=60, quick=quick).storages}
+            assert found[0] == "traced.0.weight"
+            assert found[4] in {"scripted.0.weight", "scripted[0].weight"}
+        gc.collect()
