@@ -259,7 +259,8 @@ export class ComparePage implements Page {
       ...entries.map(({ label, detail, colour }) => {
         const swatch = h('span', { class: 'swatch', 'aria-hidden': 'true' });
         swatch.style.background = colour;
-        return h('li', { class: 'entry' }, swatch, bdi(label), detail === null ? null : bdi(` ${detail}`, 'code'));
+        const text = h('span', { class: 'text' }, bdi(label), detail === null ? null : bdi(` ${detail}`, 'code'));
+        return h('li', { class: 'entry' }, swatch, text);
       }),
       ...lines
     );
