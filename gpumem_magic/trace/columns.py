@@ -115,14 +115,16 @@ class Columns:
     def _actions(self, names: list[str]) -> bytes:
         """Return one byte a name, its number."""
         codes = self._codes
+        # All in one call of C, for which there must be two: two thirds of the time of as many look-ups.
+        look_up = itemgetter(*names, names[0])
         try:
-            return bytes(map(codes.__getitem__, names))
+            return bytes(look_up(codes))[:-1]
         except KeyError:  # the first chunk, and a later one that has what none before it had
             for name in set(names).difference(codes):
                 codes[name] = _NUMBERS.get(name, int(Action.UNKNOWN))
                 if name not in _NUMBERS:
                     self.unknown.add(str(name)[:40])
-        return bytes(map(codes.__getitem__, names))
+        return bytes(look_up(codes))[:-1]
 
     def _read_stacks(self, entries: Sequence[Mapping[str, Any]], part: slice, stacks: StackInterner) -> None:
         first = entries[0]
