@@ -146,7 +146,7 @@ def test_sentences(before, after, sentence):
 
 
 def test_what_was_sampled_in_one_only_is_not_called_nothing_in_the_other():
-    line, whole = Group("line", "line 2", source="x = f(3)"), Group("sampled", "this process's host memory")
+    line, whole = Group("line", "line 2", source="x = f(3)"), Group("unknown", "this process's host memory")
     tensors = Side("In [1]", {"cpu": side_device([line], [Row(0, 9, 1)], [], (9, 0))})
     sampled = Side("In [2]", {"host": side_device([whole], [Row(0, 480, 0)], [Row(0, 300, 0)], (480, 300))})
     diff = compare(tensors, sampled)
