@@ -9,6 +9,7 @@ import numpy as np
 
 from gpumem_magic._errors import SnapshotError
 from gpumem_magic.allocator.bounds import find_bound
+from gpumem_magic.allocator.captures import has_captures, with_calls_where_quiet
 from gpumem_magic.allocator.evidence import Evidence
 from gpumem_magic.allocator.fallback import requests_with_fallback
 from gpumem_magic.allocator.foreign import find_foreign
@@ -112,6 +113,8 @@ class Lab:
             means or Means(fraction=recorded_limit, emptied=emptied),
         )
         self.program = self._find_program()
+        if has_captures(self.program):
+            self.program = with_calls_where_quiet(self.program, self.find_quiet())
         self.reserved_peak = int(self.history.reserved.max())
         conf = trace.settings.get("PYTORCH_CUDA_ALLOC_CONF")
         self.conf = conf if isinstance(conf, str) else ""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from gpumem_magic.allocator.private_pools import freed_pools, pool_uses, pools_of
-from gpumem_magic.allocator.releases import find_releases, late_completions
+from gpumem_magic.allocator.releases import find_releases
 from gpumem_magic.trace.model import Action
 
 if TYPE_CHECKING:
@@ -157,7 +157,6 @@ def extract(evidence: Evidence, turned: frozenset[Doubt] = frozenset()) -> Progr
     ]
     # A pool is free before the cache is emptied.
     extra.sort(key=lambda one: (one[0], one[1] != Op.FREE_POOL))
-    extra += [(event, Op.HIDDEN_EMPTY_CACHE, 0) for event in _after_lone_completions(events)]
     uses = pool_uses(device, history, pools)
     failed: list[tuple[int, int]] = []
     for event in np.flatnonzero(events.action == Action.OOM).tolist():
@@ -190,18 +189,6 @@ def extract(evidence: Evidence, turned: frozenset[Doubt] = frozenset()) -> Progr
         groups=tuple(groups),
         failed=tuple(failed),
     )
-
-
-def _after_lone_completions(events: Events) -> list[int]:
-    """Find the events before which the cache was emptied, and only frees that waited for a stream show it.
-
-    Otherwise a request completes them, and follows them directly.
-    """
-    last = late_completions(events)
-    last[:-1] &= events.action[1:] == Action.FREE_REQUESTED
-    last[-1:] = False
-    found: list[int] = (np.flatnonzero(last) + 1).tolist()
-    return found
 
 
 class Doubt(NamedTuple):

@@ -2,12 +2,12 @@
 
 A block that other streams used (``record_stream``) can be used again once the allocator has seen their events complete;
 it looks at the next request. The recording says when that was in one run. Under another setting, or in the next run of
-the same one, it may be a request earlier or later: on an H200 one program of 270 allocations differed by one segment
-between runs, 10 % of its peak.
+the same one, it may be a request earlier or later: of 23 pairs of runs of one program under one setting on an H200, 12
+had the same peak, and two were 13 % apart.
 
-Of 166 predictions for nine such programs, each run on an H200, the recorded moments gave the exact peak in 136; no
-other choice of moments, nor the median of many, was right as often. So they are the point, and the range comes from
-programs whose frees complete at once, sooner, later, and each at a time of its own.
+Of 712 predictions for six such programs, held against an H200, the recorded moments gave the exact peak in 421, as
+often as a second run does; no other choice of moments, nor the median of many, was right as often. So they are the
+point, and the range comes from programs whose frees complete at once, sooner, later, and each at a time of its own.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = ["waits", "with_delays", "with_disturbed_delays"]
 
-# How much sooner or later a completion is thought to come: half of them within a factor of 2 (e to the 0.67).
-_SPREAD = 1.0
+# How much sooner or later a completion is thought to come: half of them within a factor of 2.7 (e to the 0.67 x 1.5).
+_SPREAD = 1.5
 # A free directly before a request may have waited too, and have been found complete at once. So many as among the
-# others are thought to have done so; of these, this share is thought to be found complete later, a few steps on.
-_LATER_SHARE = 0.3
+# others are thought to have done so, and to be found complete a few steps on.
 _FEW_STEPS = 4
 
 
@@ -61,7 +60,7 @@ def with_disturbed_delays(program: Program, seed: int) -> Program:
     at_request[:-1] = (codes[:-1] == Op.FREE) & (codes[1:] == Op.ALLOC)
     waiting = int(np.count_nonzero(codes == Op.FREE_LATER))
     others = int(np.count_nonzero((codes == Op.FREE) & ~at_request))
-    share = _LATER_SHARE * waiting / max(waiting + others, 1)
+    share = waiting / max(waiting + others, 1)
     late = np.flatnonzero(at_request & (draw.random(count) < share))
     return _moved(program, factors, late, draw.exponential(_FEW_STEPS, len(late)))
 
