@@ -89,3 +89,18 @@ def test_the_recorded_setting_stays_a_point_that_lies_in_its_range(load):
     found = lab.predict(parse_settings(""))
     assert found.expected == lab.reserved_peak
     assert found.low <= found.expected <= found.high
+
+
+def test_what_fits_only_as_it_was_timed_is_hedged():
+    # Complete by the second request, block 0 would be split for it, and its segment would not serve the third.
+    steps = [(Op.ALLOC, 0), (Op.FREE_LATER, 0), (Op.ALLOC, 1), (Op.COMPLETE, 0), (Op.ALLOC, 2)]
+    tight = program(steps, [24 * MIB, 12 * MIB, 24 * MIB])
+    found = Explorer(tight, limit=40 * MIB).predict(AllocatorSettings())
+    assert (found.verdict, found.expected, found.unanimous) == ("fits_unless_delayed", 36 * MIB, False)
+    assert found.dies_at is not None
+    assert (found.dies_at.lifetime, found.dies_at.event, found.dies_at.size) == (2, 4, 24 * MIB)
+    assert not found.is_firm
+    # What dies as it was timed is out of memory; what no timing needs so much for fits.
+    sooner = program([*steps[:2], steps[3], steps[2], steps[4]], [24 * MIB, 12 * MIB, 24 * MIB])
+    assert Explorer(sooner, limit=40 * MIB).predict(AllocatorSettings()).verdict == "oom"
+    assert Explorer(tight, limit=48 * MIB).predict(AllocatorSettings()).verdict == "fits"
