@@ -139,6 +139,8 @@ class HolderScan:
         Modules that are no part of another one; empty in a quick scan.
     former
         (Device, address) → class, for what objects keep whose class has been defined again since.
+    hooks
+        Path and hooks of each module that has hooks and keeps tensors as plain attributes.
     """
 
     storages: tuple[Storage, ...]
@@ -152,6 +154,7 @@ class HolderScan:
     foreign: Mapping[int, str] = field(default_factory=dict)
     models: tuple[LiveModel, ...] = ()
     former: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    hooks: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def is_cut(self) -> bool:

@@ -14,6 +14,7 @@ from gpumem_magic.holders.cycles import climb, closure_above
 from gpumem_magic.holders.edges import describe_chain, module_name, own_attributes, type_name
 from gpumem_magic.holders.errors import error_roots
 from gpumem_magic.holders.graph import GraphWalk
+from gpumem_magic.holders.hooks import hook_names
 from gpumem_magic.holders.model import Category, Holder, HolderKind, HolderScan, Storage
 from gpumem_magic.holders.models import FormerClasses, live_models
 from gpumem_magic.holders.roots import COMPILERS, Root, function_roots, module_roots, namespace_roots
@@ -139,6 +140,8 @@ class _Scan:
         self._found: dict[StorageKey, _Found] = {}
         self._graphs: dict[str, list[tuple[str, int]]] = {}
         self._foreign: dict[int, str] = {}
+        # Modules with tensors as plain attributes.
+        self._keeping: dict[int, Any] = {}
         self._classes = FormerClasses(shell.user_ns)
 
     def result(self) -> HolderScan:
@@ -248,7 +251,10 @@ class _Scan:
                 return Category.OPTIMIZER
             if issubclass(type(parent), torch.module_type):
                 registry = dict.get(parent.__dict__, "_buffers")
-                return Category.BUFFER if any(registry is below for below in parents[:index]) else Category.OTHER
+                if any(registry is below for below in parents[:index]):
+                    return Category.BUFFER
+                self._keeping[id(parent)] = parent
+                return Category.OTHER
         return Category.OTHER
 
     def _name_saved(self) -> None:
@@ -300,7 +306,7 @@ class _Scan:
         own = [everyone, rest, self, self.__dict__, self._found, self._walk.visited, *self._found.values()]
         own += [entry.__dict__ for entry in self._found.values()]
         own += [entry.tensors for entry in self._found.values()]
-        own += [*self._torch.own(), self._local, *self._local]
+        own += [*self._torch.own(), self._local, *self._local, self._keeping]
         rest = self._worth_a_search(rest)
         found = {} if self._over() else climb(rest, self._is_alive, own, set(map(id, everyone)), self._budget)
         self._walk.cut |= self._over()
@@ -405,6 +411,12 @@ class _Scan:
                     return f"{name}.grad_fn → {item.name}"
         return None
 
+    def _hooks(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        for module in self._keeping.values():
+            names, reached = hook_names(module), self._walk.path_to(module)
+            if names and reached is not None:
+                yield reached[1], names
+
     def _over(self) -> bool:
         return self._budget.is_spent()
 
@@ -451,5 +463,6 @@ class _Scan:
             foreign=self._foreign,
             # Also not where there is nothing that one could hold: an error of hours ago must not cost each cell a look.
             models=live_models(self._torch) if self._wants_models and storages else (),
+            hooks=tuple(self._hooks()),
             former={(key.device, key.address): entry.former for key, entry in self._found.items() if entry.former},
         )

@@ -75,7 +75,7 @@ def describe_scan(
         lines.append(f"  … and {format_count(len(rest))} more, {total} in all")
     lines += [_unowned_text(item) for item in unowned if device is None or item.device == device]
     lines += [f"  {path} keeps {format_count(nodes)} autograd nodes alive" for path, nodes in scan.graphs[:5]]
-    lines += [f"  {text}" for text in (*_on_context(storages), *copies_text(scan))]
+    lines += [f"  {text}" for text in (*_on_context(storages), *copies_text(scan), *_hooks_text(scan))]
     if scan.cut:
         lines.append(f"  {scan.cut}")
     lines.append(f"  looked at {format_count(scan.objects)} objects in {format_duration(scan.seconds)}")
@@ -91,6 +91,7 @@ _ACCIDENTS = {
     HolderKind.COMPILE_CACHE: "held by torch.compile's cache alone",
 }
 _ON_CONTEXT = re.compile(r"\.grad_fn → (\w+) attribute `")
+_MOST_HOOKS = 5
 _OPTIONS = {HolderKind.OUTPUT: " (with --out)", HolderKind.COMPILE_CACHE: " (with --compiled)"}
 
 
@@ -106,6 +107,20 @@ def _accidental(storages: list[Storage]) -> list[str]:
         for kind, words in _ACCIDENTS.items()
         if totals.get(kind)
     ]
+
+
+def _hooks_text(scan: HolderScan) -> list[str]:
+    """Say which hooks live on modules that keep tensors, those alike in one line."""
+    alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for path, names in scan.hooks:
+        alike[names].append(path)
+    lines = []
+    for names, paths in list(alike.items())[:_MOST_HOOKS]:
+        shown = ", ".join(paths[:3]) + (f" and {format_count(len(paths) - 3)} more" if len(paths) > 3 else "")
+        verbs = "keeps tensors as attributes and has" if len(paths) == 1 else "keep tensors as attributes and have"
+        more = f" and {format_count(len(names) - 3)} more" if len(names) > 3 else ""
+        lines.append(f"{shown} {verbs} hooks: {', '.join(names[:3])}{more}")
+    return lines
 
 
 def _on_context(storages: Iterable[Storage]) -> list[str]:

@@ -714,3 +714,21 @@ def test_what_only_a_traced_or_scripted_module_has_is_no_cycle(shell):
             assert found[0] == "traced.0.weight"
             assert found[4] in {"scripted.0.weight", "scripted[0].weight"}
         gc.collect()
+
+
+def test_hooks_on_modules_that_keep_tensors_are_listed(shell):
+    code = """
+    import functools
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    def keep(module, inputs, output): module.seen = output.detach()
+    def note(tag, module, inputs): module.tag = tag
+    handles = [layer.register_forward_hook(keep) for layer in net[:2]]
+    net[2].register_forward_pre_hook(functools.partial(note, "x"))
+    net(torch.ones(2, 3))
+    """
+    run(shell, code)
+    lines = describe_scan(who_holds(shell, budget=60)).splitlines()
+    assert "  net[0], net[1] keep tensors as attributes and have hooks: keep() (forward)" in lines
+    assert not any("note()" in line for line in lines)  # which keeps no tensor
+    run(shell, "for handle in handles: handle.remove()")
+    assert not any("hooks:" in line for line in describe_scan(who_holds(shell, budget=60)).splitlines())
