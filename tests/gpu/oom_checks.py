@@ -6,6 +6,7 @@ Those named ``full_`` fill the card, and nothing else may run beside them.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ import gpumem_magic
 from gpumem_magic.analysis.oom import Cause, parse_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from gpumem_magic.analysis.oom import OomVerdict
 
@@ -212,10 +213,9 @@ sys.stdin.read()
 """
 
 
-def check_full_other_process() -> str:
-    """Another process fills the card."""
-    torch = torch_with_cuda()
-    block(torch, MIB)
+@contextlib.contextmanager
+def filled_by_another() -> Iterator[None]:
+    """Let another process take all of the card but 3 GiB for as long as the block runs."""
     with subprocess.Popen(
         [sys.executable, "-c", _FILLER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
@@ -224,9 +224,17 @@ def check_full_other_process() -> str:
         try:
             line = other.stdout.readline()
             assert line.startswith("filled"), line
-            verdict, text = raised_by(lambda: block(torch, 8 * GIB))
+            yield
         finally:
             other.stdin.close()
+
+
+def check_full_other_process() -> str:
+    """Another process fills the card."""
+    torch = torch_with_cuda()
+    block(torch, MIB)
+    with filled_by_another():
+        verdict, text = raised_by(lambda: block(torch, 8 * GIB))
     return expect(verdict, text, Cause.OTHERS)
 
 
@@ -237,21 +245,13 @@ def check_full_squeezed_file() -> str:
     had = [block(torch, 4 * GIB) for _ in range(5)]
     had.clear()
     torch.cuda.empty_cache()
-    with subprocess.Popen(
-        [sys.executable, "-c", _FILLER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdin is not None
-        assert other.stdout is not None
+    with filled_by_another():
         try:
-            line = other.stdout.readline()
-            assert line.startswith("filled"), line
             block(torch, 8 * GIB)
         except torch.OutOfMemoryError:
             pass
         else:
             raise AssertionError("it did not run out of memory")
-        finally:
-            other.stdin.close()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "squeezed.pickle"
         torch.cuda.memory._dump_snapshot(str(path))
