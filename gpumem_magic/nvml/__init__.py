@@ -16,7 +16,7 @@ Nothing here starts CUDA, and importing it does not start NVML.
 from __future__ import annotations
 
 from gpumem_magic.nvml.model import Device, Memory, MemoryReading, MigInstance, Process, Reading
-from gpumem_magic.nvml.sampling import problem, process_used, read_all, readings
+from gpumem_magic.nvml.sampling import problem, process_used, processes, read_all, readings
 
 __all__ = [
     "Device",
@@ -27,6 +27,7 @@ __all__ = [
     "Reading",
     "problem",
     "process_used",
+    "processes",
     "read_all",
     "readings",
 ]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpumem_magic.nvml.model import Process, Reading
     from gpumem_magic.nvml.session import Handle, Slot
 
-__all__ = ["default_session", "problem", "process_used", "read_all", "readings"]
+__all__ = ["default_session", "problem", "process_used", "processes", "read_all", "readings"]
 
 
 class _Place(NamedTuple):
@@ -94,6 +94,23 @@ def readings(*uuids: str, pid: int | None = None, processes: bool = True) -> lis
         else:
             found.append(_read(place, pid, processes=processes))
     return found
+
+
+def processes(uuid: str) -> tuple[Process, ...]:
+    """List who is on a device, as far as the driver tells: 50 µs where `read_all` takes milliseconds.
+
+    Parameters
+    ----------
+    uuid
+        A device or MIG instance, as for `readings`.
+    """
+    place = _find(_session.slots(), _bare(uuid))
+    if place is None or isinstance(place.handle, Absence):
+        return ()
+    memory = read.read_memory(_session, place.handle)
+    total = None if isinstance(memory, Absence) else memory.total
+    listed = read.read_processes(_session, place.handle, total)
+    return () if isinstance(listed, Absence) else listed
 
 
 def process_used(pid: int | None = None) -> dict[str, int | None]:

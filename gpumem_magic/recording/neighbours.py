@@ -18,29 +18,24 @@ __all__ = ["processes_on"]
 
 def processes_on(readings: Iterable[DeviceReading]) -> Iterator[ProcessMemory]:
     """Ask the driver who is on the devices of `readings`, this process included."""
-    by_uuid = {_bare(reading.uuid): reading.device for reading in readings if reading.uuid}
-    if not by_uuid:
+    found = [reading for reading in readings if reading.uuid]
+    if not found:
         return
     from gpumem_magic import nvml
     from gpumem_magic.nvml.pids import is_same_process
 
     own, below = os.getpid(), child_pids()
-    for device in nvml.read_all().devices:
-        key = by_uuid.get(_bare(device.uuid or ""))
-        for process in (device.processes or ()) if key is not None else ():
+    for reading in found:
+        for process in nvml.processes(str(reading.uuid)):
             known = is_same_process(process.pid)
             yield ProcessMemory(
-                device=str(key),
+                device=reading.device,
                 pid=process.pid,
                 used=process.used,
                 name=_name(process.pid) if known else None,
                 is_self=known and process.pid == own,
                 is_child=known and process.pid in below,
             )
-
-
-def _bare(uuid: str) -> str:
-    return uuid.lower().removeprefix("gpu-")
 
 
 def _name(pid: int) -> str | None:

@@ -91,6 +91,9 @@ def test_processes_that_the_notebook_started_and_that_hold_a_context_are_counted
         fake_nvml.control({"count": 1, "devices": [{"uuid": UUID, "processes": processes}]})
         others = (sum(held) + 700) * MIB
         assert [note.text for note in children_notes(on_device(1000 * MIB, others))] == [told]
+        # The list alone: reading everything takes milliseconds of each device.
+        assert "nvmlDeviceGetPcieThroughput" not in fake_nvml.calls()
+        assert "nvmlDeviceGetUtilizationRates" not in fake_nvml.calls()
         for one in started:
             one.communicate()
 
