@@ -180,14 +180,20 @@ def make_tape(  # noqa: C901, PLR0915
         key = ident_of(code)
         number, line = number_of(key), line_of((key, offset))
         if number is not None and line is not None and current is not None and thread_of() == own:
-            add(number)
-            add(now_ns())
-            add(line)
-            below = (current, below)
-            current = code
-            return None
+            now = now_ns()
+            # Here too: a generator that goes on in the middle of a line, again and again, meets no line.
+            if now < deadline or check():
+                add(number)
+                add(now)
+                add(line)
+                below = (current, below)
+                current = code
+                return None
+            slowly = resume_at_last
+        else:
+            slowly = resume_slowly
         try:
-            return resume_slowly(code, offset)
+            return slowly(code, offset)
         except RecursionError:
             return None
 
@@ -260,6 +266,9 @@ def make_tape(  # noqa: C901, PLR0915
             return disable
         if current is not None and thread_of() == own and slow.hear(code, offset) is not None:
             return on_resume(code, offset)
+        return slow.resume(code, offset, getframe(2))
+
+    def resume_at_last(code: CodeType, offset: int) -> Any:
         return slow.resume(code, offset, getframe(2))
 
     def leave_slowly(code: CodeType) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import threading
 import traceback
@@ -143,6 +144,23 @@ def test_a_plain_loop_goes_quiet_and_the_next_statement_is_exact(notebook: Noteb
     assert len(joined.marks.place) < 100_000
     assert joined.wrong() == []
     assert joined.innermost()[1] == 5
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "x = sum(1 for i in range(300_000))",
+        "def g():\n    while True: yield\nfor n in range(1):\n    x = list(islice(g(), 300_000))",
+        "def g():\n    i = 0\n    while i < 300_000: i += 1; yield i\nfor v in g(): pass",
+        "x = list(map(lambda v: v, range(300_000)))",
+    ],
+)
+def test_what_never_comes_to_another_line_goes_quiet_too(notebook: Notebook, source: str) -> None:
+    notebook.namespace["islice"] = itertools.islice
+    joined = notebook.measured(f"{source}\ny = alloc()")
+    assert len(joined.marks.place) < 100_000
+    assert joined.wrong() == []
+    assert joined.innermost() == [source.count("\n") + 2]
 
 
 def test_a_flood_that_allocates_on_a_hot_line_says_which_lines(notebook: Notebook) -> None:
