@@ -12,7 +12,7 @@ from gpumem_magic.magics.lines import MAGIC_CODE, CellLines
 from gpumem_magic.magics.live import live_line_for
 from gpumem_magic.magics.remarks import held_by_error, leftover_notes, remarks
 from gpumem_magic.magics.show import show_report
-from gpumem_magic.magics.warmup import no_warm_up, warm_up_later
+from gpumem_magic.magics.warmup import no_warm_up, own_imports, warm_up_later
 from gpumem_magic.recording.interrupts import interrupt_deferred
 from gpumem_magic.recording.model import Cell, Note, SourceKind
 from gpumem_magic.recording.notes import one_line
@@ -134,7 +134,8 @@ class Measurement:
             self._leftovers = held_by_error(self._shell, self._origin)
         if not self.request.quiet:
             warm_up_later()
-        self._recorder.start()
+        with own_imports():
+            self._recorder.start()
 
     def count(self, runs: int = 1) -> None:
         """Note that the text ran `runs` times (more)."""

@@ -22,7 +22,7 @@ from gpumem_magic.magics.cells import Cells, running_number
 from gpumem_magic.magics.code import Body, compile_body
 from gpumem_magic.magics.fail import fail_cell
 from gpumem_magic.magics.timeit_runs import counted_timeit
-from gpumem_magic.magics.warmup import warm_up_when_idle
+from gpumem_magic.magics.warmup import no_warm_up, own_imports, warm_up_when_idle
 from gpumem_magic.recording.interrupts import (
     free_import_lock,
     interrupt_between_imports,
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from gpumem_magic.recording.model import Cell
 
 __all__ = ["Session"]
+
+# What uses this package without a measured cell, and so imports modules of it.
+_OTHER_WAYS = ("%gpumem_", "gpumem_magic.")
 
 
 @dataclass
@@ -106,6 +109,8 @@ class Session:
 
     def _begin(self, info: Any) -> None:
         outer = self._running()
+        if not outer and any(name in (info.raw_cell or "") for name in _OTHER_WAYS):
+            no_warm_up()  # it imports itself what it needs
         self._cells.note(info.raw_cell or "", nested=bool(outer))
         self._frames = [*outer, _Frame(info)]
         if outer:
@@ -275,7 +280,7 @@ class Session:
 
     def _measurement(self, request: Request) -> Measurement:
         # The recorder comes with the first measured cell, not with the extension: half of what loading would cost.
-        with interrupt_deferred():
+        with interrupt_deferred(), own_imports():
             from gpumem_magic.magics.measurement import Measurement
 
         book = partial(self._keeper.book, brief=request.brief)

@@ -1,7 +1,11 @@
 """Import what the first report needs before it is needed, so that it comes as fast as the tenth.
 
-Our own modules and the widget's (0.2 s together) once a cell has brought torch, while nothing runs; matplotlib beside
-the first measured cell, as importing it settles what the user may still want to choose (its backend, its folder).
+Our own modules and the widget's (0.2 s together), once a cell has brought torch, while nothing runs or beside the first
+measured cell. Not matplotlib, though that would save as much again: importing it settles what the user may still want
+to choose (its backend, its folder), and nobody else may import it at the same time. Where one thread imports a package
+and another one a module in it, importlib sees that each waits for the other and fails one of them; matplotlib, which is
+begun anew then, finds modules of the first attempt, and no picture can be drawn in that process any more (seen). So
+modules of ours are imported by one thread at a time.
 """
 
 from __future__ import annotations
@@ -10,17 +14,18 @@ import importlib
 import os
 import sys
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from gpumem_magic.recording.imports import finished_torch
 from gpumem_magic.recording.ticker import call_every
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from gpumem_magic.recording.ticker import Tick
 
-__all__ = ["no_warm_up", "warm_up_later", "warm_up_when_idle"]
+__all__ = ["no_warm_up", "own_imports", "warm_up_later", "warm_up_when_idle"]
 
 # A cell that does nothing worth drawing is over by then.
 _DELAY_SECONDS = 0.05
@@ -51,22 +56,75 @@ _importing = threading.RLock()
 # Not for ever: a fork in the middle of an import of the user's holds a lock that our import may be waiting for.
 _FORK_SECONDS = 3.0
 _forks = threading.local()
+# Held by whoever imports modules of ours.
+_turn = threading.Lock()
+_RETRY_SECONDS = 0.05
 _asked = False
-_own_asked = False
 _waiting: Tick | None = None
 
 
 def warm_up_when_idle() -> None:
     """Import what is ours, and the widget, once torch is there; called after cells, and costs a look-up."""
-    global _own_asked  # noqa: PLW0603 - once a process is the point
-    if not _own_asked and "torch" in sys.modules:
-        _own_asked = True
-        call_every(0, _begin_own, delay=_IDLE_SECONDS)
+    if not _asked and "torch" in sys.modules:
+        call_every(_RETRY_SECONDS, _begin, delay=_IDLE_SECONDS)
 
 
-def _begin_own() -> bool:
-    _start(_import_own)
+def warm_up_later() -> None:
+    """Import it beside the cell, where that has not been done yet; forgotten where torch is not used."""
+    global _waiting  # noqa: PLW0603 - once a process is the point
+    if not _asked:
+        _waiting = call_every(_RETRY_SECONDS, _begin, delay=_DELAY_SECONDS)
+
+
+def no_warm_up() -> None:
+    """Leave it where the caller goes on to import ours, and wait for what has begun.
+
+    At the end of a cell, what was not begun would only take time from the report.
+    """
+    global _asked  # noqa: PLW0603 - once a process is the point
+    if _waiting is not None:
+        _waiting.cancelled = True
+    with own_imports():
+        _asked = _asked or "torch" in sys.modules
+
+
+@contextmanager
+def own_imports() -> Iterator[None]:
+    """Import modules of ours in this block, as soon as nobody else does."""
+    # Not for ever: an import that never ends must not keep a cell from running.
+    has_turn = _turn.acquire(timeout=_FORK_SECONDS)
+    try:
+        yield
+    finally:
+        if has_turn:
+            _turn.release()
+
+
+def _begin() -> bool:
+    global _asked  # noqa: PLW0603 - once a process is the point
+    if "torch" not in sys.modules:
+        return False
+    # What torch imports while it is being imported, we must not import beside it.
+    if finished_torch() is None or not _turn.acquire(blocking=False):
+        return True
+    if _asked:
+        _turn.release()
+        return False
+    _asked = True
+    # Not on the ticker's thread, which has a live line to show.
+    thread = threading.Thread(target=_import_in_turn, args=(_turn,), name="gpumem-warm-up", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # none can start while the interpreter ends: then nothing needs to be warm
+        _turn.release()
     return False
+
+
+def _import_in_turn(turn: threading.Lock) -> None:
+    try:
+        _import_own()
+    finally:
+        turn.release()
 
 
 def _import_own() -> None:
@@ -92,42 +150,6 @@ def _begin_nvml() -> None:
         nvml.readings(processes=False)
 
 
-def warm_up_later() -> None:
-    """Import the renderers beside the cell, once a process; forgotten where torch is not used."""
-    global _waiting  # noqa: PLW0603 - once a process is the point
-    if not _asked:
-        _waiting = call_every(0, _begin, delay=_DELAY_SECONDS)
-
-
-def no_warm_up() -> None:
-    """Leave it at the end of a cell: what was not begun would only take time from the report."""
-    if _waiting is not None:
-        _waiting.cancelled = True
-
-
-def _begin() -> bool:
-    global _asked  # noqa: PLW0603 - once a process is the point
-    if not _asked and "torch" in sys.modules:
-        _asked = True
-        # Not on the ticker's thread, which has a live line to show.
-        _start(_import)
-    return False
-
-
-def _start(imports: Callable[[], None]) -> None:
-    # None can start while the interpreter ends: then nothing needs to be warm.
-    with suppress(RuntimeError):
-        threading.Thread(target=imports, name="gpumem-warm-up", daemon=True).start()
-
-
-def _import() -> None:
-    from gpumem_magic import widget
-
-    _import_own()
-    with _importing:
-        widget.preload()
-
-
 def _before_fork() -> None:
     _forks.waited = _importing.acquire(timeout=_FORK_SECONDS)
 
@@ -138,7 +160,8 @@ def _after_fork() -> None:
 
 
 def _after_fork_in_child() -> None:
-    global _importing  # noqa: PLW0603 - whoever holds the former one is not here
+    global _importing, _turn  # noqa: PLW0603 - whoever holds the former ones is not here
+    _turn = threading.Lock()
     if _forks.waited:
         _importing.release()
     else:

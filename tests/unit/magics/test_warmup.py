@@ -27,7 +27,50 @@ def test_where_no_thread_can_start_nothing_is_warmed_up(monkeypatch):
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    assert warmup._begin_own() is False
+    monkeypatch.setattr(warmup, "_asked", False)
+    monkeypatch.setattr(warmup, "finished_torch", lambda: sys)
+    monkeypatch.setitem(sys.modules, "torch", sys)
+    assert warmup._begin() is False
+    assert not warmup._turn.locked()
+
+
+def test_ours_are_imported_by_one_thread_at_a_time(monkeypatch):
+    # Two at once, and importlib fails one of them in the middle of a package, which then stays broken.
+    begun, leave = threading.Event(), threading.Event()
+
+    def slow():
+        begun.set()
+        assert leave.wait(30)
+
+    monkeypatch.setattr(warmup, "_import_own", slow)
+    monkeypatch.setattr(warmup, "_asked", False)
+    monkeypatch.setattr(warmup, "finished_torch", lambda: sys)
+    monkeypatch.setitem(sys.modules, "torch", sys)
+    with warmup.own_imports():
+        assert warmup._begin() is True  # later, then
+        assert not begun.is_set()
+    assert warmup._begin() is False
+    assert begun.wait(30)
+    waits = threading.Thread(target=warmup.no_warm_up)
+    waits.start()
+    assert waits.is_alive()
+    leave.set()
+    waits.join(30)
+    assert not waits.is_alive()
+    assert not warmup._turn.locked()
+    # Once the main thread has had its turn, nothing begins.
+    monkeypatch.setattr(warmup, "_asked", False)
+    warmup.no_warm_up()
+    assert warmup._begin() is False
+    assert warmup._asked
+
+
+def test_nothing_is_imported_beside_torchs_own_import(monkeypatch):
+    monkeypatch.setattr(warmup, "_asked", False)
+    monkeypatch.setattr(warmup, "finished_torch", lambda: None)
+    monkeypatch.setitem(sys.modules, "torch", sys)
+    assert warmup._begin() is True
+    assert not warmup._asked
 
 
 def test_a_fork_waits_for_an_import_of_ours_and_not_for_ever(monkeypatch):
