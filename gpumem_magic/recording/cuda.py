@@ -16,6 +16,7 @@ from __future__ import annotations
 import inspect
 import os
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 from types import ModuleType
@@ -42,6 +43,8 @@ __all__ = ["CudaSource", "snapshot"]
 _RECORD = ("_cuda_record_memory_history", "_cuda_record_memory_history_legacy")
 # Freed in a millisecond or two.
 _ENTRIES_AT_ONCE = 10_000
+# That thread needs the interpreter's lock some five times, and may wait 5 ms for each: before many, it goes first.
+_MANY_ENTRIES, _SENDING_SECONDS = 100_000, 0.01
 
 
 @contextmanager
@@ -175,7 +178,10 @@ class CudaSource:
         """
         with self._lock:
             taken, self._kept_until_shown, self._parts = self._kept_until_shown, None, []
-        for entries in () if taken is None else taken["device_traces"]:
+        traces = [] if taken is None else taken["device_traces"]
+        if sum(map(len, traces)) > _MANY_ENTRIES:
+            time.sleep(_SENDING_SECONDS)
+        for entries in traces:
             while entries:
                 del entries[-_ENTRIES_AT_ONCE:]
 
