@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     _Shown: TypeAlias = Report | Comparison | ExportedReport
 
-__all__ = ["bundle", "can_show_widgets", "preload", "preload_view", "report_widget"]
+__all__ = ["bundle", "can_show_widgets", "preload_view", "report_widget"]
 
 _SCRIPT = Path(__file__).resolve().parent / "static" / "widget.js"
 # The saved state holds the script (about 150 kB) and this in base64; a notebook with 20 reports stays under 10 MB.
@@ -122,18 +122,6 @@ def _answer_beside_the_cell(comm: Any) -> None:
 
 def _as_asked(_data: object, subshell: str | None) -> str | None:
     return subshell
-
-
-def preload() -> None:
-    """Import what showing a picture needs (0.2 s), so that the first report is as fast as the tenth.
-
-    Meant for a side thread while a long cell runs. A package that fails to import is left to `bundle`, which says so.
-    """
-    with suppress(*IMPORT_ERRORS):
-        importlib.import_module("gpumem_magic.report.png")
-        importlib.import_module("gpumem_magic.report.fallback")
-        importlib.import_module("matplotlib.backends._backend_agg")
-    preload_view()
 
 
 def preload_view() -> None:

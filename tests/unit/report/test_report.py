@@ -97,22 +97,6 @@ def test_a_one_line_report_imports_no_matplotlib_anywidget_or_torch():
     assert "Nothing was allocated or freed on a GPU in this cell." in result.stdout
 
 
-def test_preloading_leaves_nothing_to_import_for_the_picture():
-    code = (
-        f"import sys; sys.path[:0] = {sys.path!r}\n"
-        "from gpumem_magic import widget\n"
-        "widget.preload()\n"
-        "import make_documents\n"
-        "from gpumem_magic.report import Report\n"
-        "report, before = Report(make_documents.gap()), set(sys.modules)\n"
-        "report.static_bundle()\n"
-        "late = {n for n in set(sys.modules) - before if n.startswith('matplotlib')}\n"
-        "assert not late, late\n"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-
-
 def test_a_picture_leaves_pyplot_and_figures_alone():
     code = (
         f"import sys; sys.path[:0] = {sys.path!r}\n"
