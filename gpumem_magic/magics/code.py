@@ -68,8 +68,17 @@ class Compiled(NamedTuple):
         return None if self.value is None else eval(self.value, *names)  # noqa: S307
 
 
-def compile_body(shell: Any, body: Body) -> Compiled:
+def compile_body(shell: Any, body: Body, *, of_no_cell: bool = False) -> Compiled:
     """Compile a body under a file name that IPython's tracebacks know as this cell.
+
+    Parameters
+    ----------
+    shell
+        The running IPython shell.
+    body
+        What to compile.
+    of_no_cell
+        Its lines are none of the cell's that the user sees: what they allocate counts as the line that runs them.
 
     Raises
     ------
@@ -79,7 +88,7 @@ def compile_body(shell: Any, body: Body) -> Compiled:
         From the user's code.
     """
     padded = "\n" * body.offset + shell.transform_cell(body.text)
-    filename = shell.compile.cache(padded, running_number(shell), raw_code=padded)
+    filename = shell.compile.cache(padded, 0 if of_no_cell else running_number(shell), raw_code=padded)
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     tree = compile(padded, filename, "exec", ast.PyCF_ONLY_AST | flags | shell.compile.flags, dont_inherit=True)
     tree = shell.transform_ast(tree)

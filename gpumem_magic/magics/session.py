@@ -224,7 +224,10 @@ class Session:
             # One measurement at a time: what is under way covers this text.
             if body.is_statement:
                 body = body._replace(offset=self._lines_above())
-            return compile_body(self._shell, body).run(self._shell, local_ns)
+                of_no_cell = len(running) > 1  # it stands in text that the user's cell runs as a cell
+            else:
+                of_no_cell = body.shown not in self.running_sources()[:1]
+            return compile_body(self._shell, body, of_no_cell=of_no_cell).run(self._shell, local_ns)
         key = (body.text, repr(request))
         known = frame.nested.get(key)
         if known is not None:

@@ -185,3 +185,17 @@ def test_help_names_every_option(kernel):
     for option in ("--device", "--stacks", "--max-entries", "--label", "--export", "--top", "--quiet"):
         assert option in cell.text()
     assert kernel.run("%%gpumem?\n").kinds == []
+
+
+def test_what_a_measured_cell_hands_to_the_magic_counts_as_the_line_that_does_so(kernel):
+    handed = [
+        r"get_ipython().run_cell('%%gpumem\nh = torch.ones(512, 1024)')",
+        r"get_ipython().run_cell('1\n%gpumem h = torch.ones(512, 1024)')",
+        r"get_ipython().run_cell_magic('gpumem', '', 'h = torch.ones(512, 1024)')",
+    ]
+    for line in handed:
+        cell = kernel.run(f"%%gpumem\n1\n2\n{line}")
+        assert cell.kinds[-1] == "report"
+        assert "2.00 MiB at line 4 `get_ipython()" in cell.report, cell.report
+    captured = kernel.run("%%gpumem\n%%capture kept\n\n%gpumem h = torch.ones(512, 1024)")
+    assert "2.00 MiB at line 4 `%gpumem h" in captured.report
