@@ -190,15 +190,15 @@ def print_goals(totals, worst):
     )
     for title, keys, chosen in kinds:
         names = [name for name in totals if ", no cap" in name and chosen(name)]
-        total = sum((totals[name] for name in names), Counter())
+        total: Counter[str] = sum((totals[name] for name in names), Counter())
         if total["rows"]:
             parts = [f"{key} {total[key]} ({total[key] / total['rows']:.1%})" for key in keys]
             print(f"GOAL {title}: {total['rows']} rows, {', '.join(parts)}, worst {max(worst[n] for n in names):.2%}")
-    total = sum((found for name, found in totals.items() if ", cap" in name), Counter())
-    if total["rows"]:
+    limited: Counter[str] = sum((found for name, found in totals.items() if ", cap" in name), Counter())
+    if limited["rows"]:
         print(
-            f"GOAL cap: {total['rows']} rows, verdict {total['verdict']} ({total['verdict'] / total['rows']:.1%}), "
-            f'hedged {total["hedged"]}, "fits" where it died {total["missed death"]}'
+            f"GOAL cap: {limited['rows']} rows, verdict {limited['verdict']} ({limited['verdict'] / limited['rows']:.1%}), "
+            f'hedged {limited["hedged"]}, "fits" where it died {limited["missed death"]}'
         )
 
 
