@@ -2,21 +2,24 @@
 
 Those of the thread that runs the cell are written on a tape (`tape`), and become marks when a stack is asked for that
 they change: here, whenever an event comes that does not fit (`_thread`), and at the end. Those of other threads become
-marks at once.
+marks at once. All but the writing is done by one thread at a time (`_alone`).
 
-At the interpreter's recursion limit there is no room for it. The error that says so is the cell's, not ours: the mark
-is lost, and the next event of other code reads the stack anew.
+At the interpreter's recursion limit there is no room for it, and the handler of a signal may raise anything in the
+middle of it. These errors are the cell's, not ours: the mark is lost, and the next event reads the stack anew.
 """
 
 from __future__ import annotations
 
 import sys
-from _thread import get_ident
+from _thread import RLock, get_ident
+from array import array
+from functools import partial
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpumem_magic.recording.marks.foreign import is_foreign
 from gpumem_magic.recording.marks.pace import Pace
 from gpumem_magic.recording.marks.stacks import LEAST_BASE, NO_ROOM, STALE, Stacks, monitoring
 from gpumem_magic.recording.marks.store import BLOCK
@@ -33,6 +36,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Events"]
 
+# Longer than any event of ours takes. A fork's child, or a finalizer that waits for another thread, may find the lock
+# taken for good; without it a mark may be lost.
+_PATIENCE_SECONDS = 0.5
+_NOTHING = array("q")
+
 
 class Events(Stacks):
     """Writes a mark for each line, call and return of the notebook's code."""
@@ -45,8 +53,19 @@ class Events(Stacks):
         self._is_too_often = False  # which the next mark is to find out
         self._own = get_ident()
         self._is_shared = False  # other threads may be in the notebook's code
+        self._lock = RLock()  # one that an interrupt leaves taken stops only other threads, and those not for long
+        self._left = _NOTHING  # what was on the tape and is not read
+        self._is_lost = False  # an event, or a part of what it does: the stacks must be read again
         slow = Slow(
-            self._line, self._start, self._resumed, self._leave, self._unwind, self._hear, self._pause, self._fail
+            partial(self._slowly, self._line),
+            partial(self._slowly, self._start),
+            partial(self._slowly, self._resumed),
+            partial(self._slowly, self._leave),
+            partial(self._slowly, self._unwind),
+            self._hear,
+            self._pause,
+            self._alone,
+            self._lose,
         )
         self._tape = make_tape(
             self._own,
@@ -65,6 +84,43 @@ class Events(Stacks):
         """Stop hearing what `thread` has been doing lately."""
         raise NotImplementedError
 
+    def _alone(self, act: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Call something while no other thread does so."""
+        lock = self._lock
+        if not lock.acquire(timeout=_PATIENCE_SECONDS):
+            self._lock = lock = RLock()
+            lock.acquire()
+        try:
+            return act(*args, **options)
+        finally:
+            lock.release()
+
+    def _slowly(self, act: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Do what an event asks for; return what goes to ``sys.monitoring``."""
+        try:
+            answer = self._alone(act, *args, **options)
+            self._after()
+        except RecursionError:  # without a call, for which there is no room
+            self._is_lost = True
+        except BaseException as error:  # noqa: BLE001 - becomes a note, or is raised again
+            self._is_lost = True
+            self._lose(error)
+        else:
+            return answer
+        return None
+
+    def _after(self) -> None:
+        """Do what must not be done by one thread at a time."""
+        raise NotImplementedError
+
+    def _lose(self, error: BaseException) -> None:
+        """Give up at a failure of ours; let an interrupt through, after which the stacks are read again."""
+        self._is_lost = True
+        if is_foreign(error):
+            raise error
+        if isinstance(error, Exception):
+            self._fail(error)
+
     def _limit(self) -> int:
         return max(4 * BLOCK, self._max_marks // max(1, len(self._threads)))
 
@@ -75,6 +131,10 @@ class Events(Stacks):
         elif not self._is_shared:
             self._is_shared = True
             self._listen()
+        if self._is_lost:
+            self._is_lost = False
+            for other in list(self._threads.values()):
+                other.stay(other.spot)
         return thread
 
     def _listen(self) -> None:
@@ -83,11 +143,20 @@ class Events(Stacks):
 
     def _settle(self, thread: ThreadStack | None = None) -> None:
         """Make the stack of the thread that runs the cell what its events so far say."""
-        tape = self._tape.take()
-        if tape:
-            thread = thread or super()._thread(self._own)
+        taken = self._tape.take()
+        self._left = self._left + taken if self._left else taken
+        if not self._left:
+            return
+        thread = thread or super()._thread(self._own)
+        before = (thread.code, thread.base, thread.spot, thread.frame, thread.below)
+        try:
             thread.flush(self._limit())
-            thread.extend(*self._replay(thread, *read_tape(tape)), self._limit())
+            thread.extend(*self._replay(thread, *read_tape(self._left)), self._limit())
+        except BaseException:
+            # An interrupt: all that the cell has done may be on it, so the next event reads it again.
+            thread.code, thread.base, thread.spot, thread.frame, thread.below = before
+            raise
+        self._left = _NOTHING
 
     def _hear(self, code: CodeType, offset: int | None) -> int | None:
         try:
@@ -96,14 +165,14 @@ class Events(Stacks):
                 self._resumes[id(code), offset] = info.line_at(offset)
         except RecursionError:
             return None
-        except Exception as error:  # noqa: BLE001 - becomes a note
-            self._fail(error)
+        except BaseException as error:  # noqa: BLE001 - becomes a note, or is raised again
+            self._lose(error)
             return None
         return self._heard.get(id(code))
 
     def _pause(self, written: int, now_ns: int) -> int:
         if self._tape.size() > self._limit() // 2:
-            self._settle()
+            self._alone(self._settle)
             return 0
         self._is_too_often = not self._pace.spend(written, now_ns)
         return 0 if self._is_too_often else self._pace.rest()
@@ -158,7 +227,7 @@ class Events(Stacks):
         kept = kinds >= LEAVE
         return times[kept], spots[kept].astype(np.uint32)
 
-    # Events of other threads, of new code, and what does not fit.
+    # Events of other threads, of new code, and what does not fit: each by `_slowly`.
 
     def _go_on(self, thread: ThreadStack) -> None:
         """Let the tape go on from here, once all is as it should be."""
@@ -166,31 +235,20 @@ class Events(Stacks):
             self._tape.load(thread)
 
     def _line(self, code: CodeType, line: int, frame: FrameType) -> None:
-        try:
-            info = self._find(code)
-            if info is None:
-                return
-            thread = self._thread(get_ident())
-            if thread.code is not code and not (thread.code is None and thread.frame == id(frame)):
-                self._read_stack(thread, frame)
-            thread.spot = self._spot(thread.base, line)
-            self._write(thread, thread.spot)
-            self._go_on(thread)
-        except RecursionError:
-            pass
-        except Exception as error:  # noqa: BLE001 - becomes a note
-            self._fail(error)
+        if self._find(code) is None:
+            return
+        thread = self._thread(get_ident())
+        if thread.code is not code and not (thread.code is None and thread.frame == id(frame)):
+            self._read_stack(thread, frame)
+        thread.spot = self._spot(thread.base, line)
+        self._write(thread, thread.spot)
+        self._go_on(thread)
 
     def _start(self, code: CodeType, frame: FrameType) -> Any:
-        try:
-            info = self._codes.get(id(code)) or self._find(code)
-            if info is None:
-                return monitoring.DISABLE
-            self._go_on(self._enter(info, frame))
-        except RecursionError:
-            pass
-        except Exception as error:  # noqa: BLE001 - becomes a note
-            self._fail(error)
+        info = self._find(code)
+        if info is None:
+            return monitoring.DISABLE
+        self._go_on(self._enter(info, frame))
         return None
 
     def _enter(self, info: NotebookCode, frame: FrameType) -> ThreadStack:
@@ -202,15 +260,10 @@ class Events(Stacks):
         return thread
 
     def _resumed(self, code: CodeType, offset: int, frame: FrameType) -> Any:
-        try:
-            info = self._codes.get(id(code)) or self._find(code)
-            if info is None:
-                return monitoring.DISABLE
-            self._resume(info, offset, frame)
-        except RecursionError:
-            pass
-        except Exception as error:  # noqa: BLE001 - becomes a note
-            self._fail(error)
+        info = self._find(code)
+        if info is None:
+            return monitoring.DISABLE
+        self._resume(info, offset, frame)
         return None
 
     def _resume(self, info: NotebookCode, offset: int, frame: FrameType) -> None:
@@ -222,29 +275,34 @@ class Events(Stacks):
 
     def _on_throw(self, code: CodeType, offset: int, error: BaseException) -> Any:
         del error
-        try:
-            info = self._codes.get(id(code)) or self._find(code)
-            if info is not None:
-                self._resume(info, offset, sys._getframe(1))
+        try:  # noqa: SIM105 - suppress() is a call, for which there is no room
+            self._slowly(self._thrown, code, offset, sys._getframe(1))
         except RecursionError:
             pass
-        except Exception as failure:  # noqa: BLE001 - becomes a note
-            self._fail(failure)
+
+    def _thrown(self, code: CodeType, offset: int, frame: FrameType) -> None:
+        del offset
+        if self._find(code) is None:
+            return
+        thread = self._thread(get_ident())
+        caller = (thread.code, thread.base, thread.spot, thread.frame, thread.below)
+        # What awaits it (``await``, ``yield from``) is on the stack too, but no event tells of that, here and when it
+        # yields again.
+        self._read_stack(thread, frame)
+        if caller[3] != STALE:
+            thread.below = caller
+        self._write(thread, thread.spot)
+        self._go_on(thread)
 
     def _leave(self, code: CodeType, frame: FrameType) -> None:
-        try:
-            thread = self._thread(get_ident())
-            if thread.code is not code and not (thread.code is None and thread.frame == id(frame)):
-                self._read_stack(thread, frame)
-                # Written down although it ends, so that what runs too often is seen to include it.
-                self._write(thread, thread.spot)
-            thread.leave()
+        thread = self._thread(get_ident())
+        if thread.code is not code and not (thread.code is None and thread.frame == id(frame)):
+            self._read_stack(thread, frame)
+            # Written down although it ends, so that what runs too often is seen to include it.
             self._write(thread, thread.spot)
-            self._go_on(thread)
-        except RecursionError:
-            pass
-        except Exception as error:  # noqa: BLE001 - becomes a note
-            self._fail(error)
+        thread.leave()
+        self._write(thread, thread.spot)
+        self._go_on(thread)
 
     def _unwind(self, code: CodeType, frame: FrameType) -> None:
         if id(code) in self._codes:

@@ -76,9 +76,12 @@ class MonitoringMarks(QuietEvents):
         self._local = events.LINE | events.PY_RETURN | events.PY_YIELD
         self._listen()
         monitoring.set_events(self._tool, events.PY_START | events.PY_RESUME | events.PY_UNWIND | events.PY_THROW)
+        self._slowly(self._read_all)
+
+    def _read_all(self) -> None:
+        """Find the code that is under way already: a ``with`` block's own, other threads'."""
         frame = None
         try:
-            # Code that is under way already: a ``with`` block's own, other threads'.
             for ident, frame in sys._current_frames().items():
                 if ident == self._own or self._is_within(frame):
                     thread = self._thread(ident)
@@ -86,8 +89,6 @@ class MonitoringMarks(QuietEvents):
                     if thread.spot != NOWHERE:
                         self._write(thread, thread.spot)
                     self._go_on(thread)
-        except Exception as error:  # noqa: BLE001 - becomes a note
-            self._fail(error)
         finally:
             # One of them is this very frame: the variable is a cycle, with all that its callers hold.
             del frame
@@ -123,9 +124,14 @@ class MonitoringMarks(QuietEvents):
         monitoring.free_tool_id(tool)
 
     def _fail(self, error: Exception) -> None:
+        if self._over.is_set():  # what other threads' events meet while the watch ends
+            return
+        self._over.set()
+        self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
         text = f"line marks ended early ({type(error).__name__}: {error}); the cell itself is not affected"
         self._notes.append(Note("warning", " ".join(text.split())))
-        self._over.set()
         try:
             self._release()
         except Exception as second:  # noqa: BLE001 - a failing interpreter hook must not fail the cell
@@ -138,15 +144,15 @@ class MonitoringMarks(QuietEvents):
         watched = self._tool is not None or bool(self._codes)
         self._over.set()
         try:
-            self._release()
+            self._alone(self._release)
             if self._looks is not None:
                 self._looks.join(1)
             if not watched:
                 return None
-            self._settle()
+            self._alone(self._settle)
             self._marks = build_marks(list(self._threads.values()), self._spots, has_functions=True)
         except Exception as error:  # noqa: BLE001 - becomes a note
-            self._fail(error)
+            self._give_up(error)
         self._codes.clear()
         self._heard.clear()
         self._numbered.clear()

@@ -54,19 +54,23 @@ class QuietEvents(Events):
                     self._write(other, other.spot)
                     break
         self._listen()
-        if self._looks is None:
+
+    def _after(self) -> None:
+        # Its start waits for it, and it may wait for `_alone`.
+        if self._hot is not None and self._looks is None:
             self._looks = threading.Thread(target=self._look, name="gpumem_magic line marks", daemon=True)
             self._looks.start()
 
     def _wake(self) -> None:
         """Hear everything again."""
-        self._hot = None
         self._settle()
-        self._listen()
-        self._raced, self._muted = self._muted, []
-        self._unmute(self._raced)
         for thread in list(self._threads.values()):
             thread.stay(thread.spot)
+        self._raced, self._muted = [*self._raced, *self._muted], []
+        self._unmute(self._raced)
+        # Last, so that what an interrupt leaves undone is done at the next event.
+        self._hot = None
+        self._listen()
 
     def _unmute(self, codes: list[NotebookCode]) -> None:
         if self._tool is None:
@@ -87,7 +91,7 @@ class QuietEvents(Events):
             try:
                 if self._hot is not None and self._pace.allocated_since_check():
                     self._pace.spend_wake(time_ns())  # paid or not, a look is due
-                    self._wake()
+                    self._alone(self._wake)
             except Exception as error:  # noqa: BLE001 - becomes a note
                 self._fail(error)
 
@@ -119,76 +123,89 @@ class QuietEvents(Events):
                 self._write(other, other.spot)
         return False
 
+    # At the recursion limit there is no room for `_slowly` either.
+
     def _quiet_line(self, code: CodeType, line: int) -> Any:
-        frame = sys._getframe(1)
         try:
-            hot, info = self._hot, self._find(code)
-            if info is None:
-                return None
-            if hot is not None and (hot.hears_nothing_of(info.key, line) or not self._is_news(frame)):
-                return self._mute(info)
-        except Exception as error:  # noqa: BLE001 - becomes a note
-            self._fail(error)
-        return self._line(code, line, frame)
+            return self._slowly(self._line_in_quiet, code, line, sys._getframe(1))
+        except RecursionError:
+            return None
+
+    def _line_in_quiet(self, code: CodeType, line: int, frame: FrameType) -> Any:
+        hot, info = self._hot, self._find(code)
+        if info is None:
+            return None
+        if hot is not None and (hot.hears_nothing_of(info.key, line) or not self._is_news(frame)):
+            return self._mute(info)
+        self._line(code, line, frame)
+        return None
 
     def _quiet_start(self, code: CodeType, offset: int) -> Any:
-        return self._quiet_begin(code, offset, sys._getframe(1), resumes=False)
+        try:
+            return self._slowly(self._begin_in_quiet, code, offset, sys._getframe(1), resumes=False)
+        except RecursionError:
+            return None
 
     def _quiet_resume(self, code: CodeType, offset: int) -> Any:
-        return self._quiet_begin(code, offset, sys._getframe(1), resumes=True)
-
-    def _quiet_begin(self, code: CodeType, offset: int, frame: FrameType, *, resumes: bool) -> Any:
         try:
-            hot, info = self._hot, self._find(code)
-            if info is None:
-                return monitoring.DISABLE
-            if hot is not None and (hot.hears_nothing_of(info.key) or not self._is_news(frame)):
-                info.deaf = True
-                self._heard.pop(id(code), None)  # `_resumes` too then counts for nothing
-                return monitoring.DISABLE
-            if resumes:
-                self._resume(info, offset, frame)
-            else:
-                self._enter(info, frame)
-        except Exception as error:  # noqa: BLE001 - becomes a note
-            self._fail(error)
+            return self._slowly(self._begin_in_quiet, code, offset, sys._getframe(1), resumes=True)
+        except RecursionError:
+            return None
+
+    def _begin_in_quiet(self, code: CodeType, offset: int, frame: FrameType, *, resumes: bool) -> Any:
+        hot, info = self._hot, self._find(code)
+        if info is None:
+            return monitoring.DISABLE
+        if hot is not None and (hot.hears_nothing_of(info.key) or not self._is_news(frame)):
+            info.deaf = True
+            self._heard.pop(id(code), None)  # `_resumes` too then counts for nothing
+            return monitoring.DISABLE
+        if resumes:
+            self._resume(info, offset, frame)
+        else:
+            self._enter(info, frame)
         return None
 
     def _quiet_leave(self, code: CodeType, offset: int, value: object) -> Any:
         del offset, value
-        frame = sys._getframe(1)
         try:
-            hot, info = self._hot, self._find(code)
-            if info is None:
-                return None
-            if hot is not None and (hot.hears_no_end_of(info.key) or not self._is_news(frame.f_back)):
-                return self._mute(info)
-        except Exception as error:  # noqa: BLE001 - becomes a note
-            self._fail(error)
-        return self._leave(code, frame)
+            return self._slowly(self._leave_in_quiet, code, sys._getframe(1))
+        except RecursionError:
+            return None
+
+    def _leave_in_quiet(self, code: CodeType, frame: FrameType) -> Any:
+        hot, info = self._hot, self._find(code)
+        if info is None:
+            return None
+        if hot is not None and (hot.hears_no_end_of(info.key) or not self._is_news(frame.f_back)):
+            return self._mute(info)
+        self._leave(code, frame)
+        return None
 
     def _quiet_unwind(self, code: CodeType, offset: int, error: BaseException) -> Any:
         del offset, error
-        info = self._codes.get(id(code))
-        hot = self._hot
-        # Global, so it cannot be switched off: the shortest way comes first.
-        if info is None or (hot is not None and hot.hears_no_end_of(info.key)):
-            return
-        frame = sys._getframe(1)
         try:
-            if hot is not None and not self._is_news(frame.f_back):
+            info = self._codes.get(id(code))
+            hot = self._hot
+            # Global, so it cannot be switched off: the shortest way comes first.
+            if info is None or (hot is not None and hot.hears_no_end_of(info.key)):
                 return
-        except Exception as failure:  # noqa: BLE001 - becomes a note
-            self._fail(failure)
-        self._leave(code, frame)
+            self._slowly(self._unwind_in_quiet, code, sys._getframe(1))
+        except RecursionError:
+            pass
+
+    def _unwind_in_quiet(self, code: CodeType, frame: FrameType) -> None:
+        if self._hot is None or self._is_news(frame.f_back):
+            self._unwind(code, frame)
 
     def _quiet_throw(self, code: CodeType, offset: int, error: BaseException) -> Any:
         del error
-        frame = sys._getframe(1)
-        try:
-            hot, info = self._hot, self._find(code)
-            if info is None or (hot is not None and (hot.hears_nothing_of(info.key) or not self._is_news(frame))):
-                return
-            self._resume(info, offset, frame)
-        except Exception as failure:  # noqa: BLE001 - becomes a note
-            self._fail(failure)
+        try:  # noqa: SIM105 - suppress() is a call, for which there is no room
+            self._slowly(self._throw_in_quiet, code, offset, sys._getframe(1))
+        except RecursionError:
+            pass
+
+    def _throw_in_quiet(self, code: CodeType, offset: int, frame: FrameType) -> None:
+        hot, info = self._hot, self._find(code)
+        if info is not None and (hot is None or not (hot.hears_nothing_of(info.key) or not self._is_news(frame))):
+            self._thrown(code, offset, frame)

@@ -141,13 +141,15 @@ class Stacks:
     def _find(self, code: CodeType) -> NotebookCode | None:
         """Return what is known of a code object; None for a library's."""
         # By identity: hashing a code object reads all of it. The entry keeps it alive, so the id stays its own.
-        info = self._codes.get(id(code))
-        if info is None and self._tool is not None and self._is_mine(code):
-            info = self._codes.setdefault(id(code), NotebookCode(code))
-            number = self._next_number()
+        key, tool = id(code), self._tool
+        info = self._codes.get(key)
+        if info is None and tool is not None and self._is_mine(code):
+            info, number = NotebookCode(code), self._next_number()
+            monitoring.set_local_events(tool, code, self._local)
+            # No calls from here on, so that an interrupt leaves all or nothing.
             self._numbered[number] = info
-            self._heard[id(code)] = number
-            monitoring.set_local_events(self._tool, code, self._local)
+            self._heard[key] = number
+            self._codes[key] = info
         return info
 
     def _is_within(self, frame: FrameType | None) -> bool:

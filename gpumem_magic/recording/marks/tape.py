@@ -54,8 +54,10 @@ class Slow(NamedTuple):
     pause
         Told how many events have been written since it was asked last, and the time, tells how long it need not be
         asked again, in nanoseconds; 0 to write no more.
+    alone
+        Calls something while no other thread does so.
     fail
-        Gives up.
+        Gives up, or lets an interrupt through.
     """
 
     line: Callable[[CodeType, int, FrameType], None]
@@ -65,7 +67,8 @@ class Slow(NamedTuple):
     unwind: Callable[[CodeType, FrameType], None]
     hear: Callable[[CodeType, int | None], int | None]
     pause: Callable[[int, int], int]
-    fail: Callable[[Exception], None]
+    alone: Callable[[Callable[[], None]], None]
+    fail: Callable[[BaseException], None]
 
 
 class Tape(NamedTuple):
@@ -80,7 +83,8 @@ class Tape(NamedTuple):
     on_start, on_resume, on_unwind
         For ``sys.monitoring``. By the first two a thread comes into the notebook's code.
     take
-        Return what was written (see `read_tape`) and forget it. No event fits until the next `load`.
+        Return what was written (see `read_tape`) and forget it. No event fits until the next `load`. One thread at a
+        time, which need not be the one that writes.
     load
         Go on from the stack of this thread.
     size
@@ -135,8 +139,9 @@ def make_tape(  # noqa: C901, PLR0915
     seen = 0  # of `written`, when it was checked last
     aside = array("q")
 
-    # An interrupt may come after each call. One between a time and what it is of leaves a time that nothing follows;
-    # one before the stack is changed leaves a stack that the next event does not fit.
+    # An interrupt, which any signal's handler may raise, or another thread may come in after each call. So the stack is
+    # changed just before what says so is written, with no call in between: they always agree. One between a time and
+    # what it is of leaves a time that nothing follows.
 
     def on_line(code: CodeType, line: int) -> Any:
         if code is current:
@@ -166,9 +171,9 @@ def make_tape(  # noqa: C901, PLR0915
         nonlocal current, below
         number = number_of(ident_of(code))
         if number is not None and current is not None and thread_of() == own:
-            add(number)
             below = (current, below)
             current = code
+            add(number)
             return None
         try:
             return start_slowly(code, offset)
@@ -183,11 +188,11 @@ def make_tape(  # noqa: C901, PLR0915
             now = now_ns()
             # Here too: a generator that goes on in the middle of a line, again and again, meets no line.
             if now < deadline or check():
+                below = (current, below)
+                current = code
                 add(number)
                 add(now)
                 add(line)
-                below = (current, below)
-                current = code
                 return None
             slowly = resume_at_last
         else:
@@ -201,8 +206,8 @@ def make_tape(  # noqa: C901, PLR0915
         nonlocal current, below
         if code is current and below is not None:
             add(now_ns())
-            add(LEAVE)
             current, below = below
+            add(LEAVE)
             return None
         try:
             return leave_slowly(code)
@@ -213,8 +218,8 @@ def make_tape(  # noqa: C901, PLR0915
         nonlocal current, below
         if code is current and below is not None and thread_of() == own:
             add(now_ns())
-            add(LEAVE)
             current, below = below
+            add(LEAVE)
             return None
         try:
             return leave_slowly(code)
@@ -227,16 +232,21 @@ def make_tape(  # noqa: C901, PLR0915
         # A global event: mostly of a library's code.
         if ident_of(code) not in codes:
             return None
-        # What is no Exception is an interrupt, which may have come while an event was written.
-        if code is current and below is not None and thread_of() == own and isinstance(error, Exception):
-            add(now_ns())
-            add(LEAVE)
-            current, below = below
-            return None
         try:
+            # What is no Exception is an interrupt, which may have come while an event was written.
+            if code is current and below is not None and thread_of() == own and isinstance(error, Exception):
+                add(now_ns())
+                current, below = below
+                add(LEAVE)
+                return None
             return slow.unwind(code, getframe(1))
         except RecursionError:
             return None
+        except BaseException as interrupt:  # noqa: BLE001 - raised again
+            # The frame goes all the same, and no other event says so.
+            if thread_of() == own:
+                current = None
+            slow.fail(interrupt)
 
     # By their callers, whose own callers' frames these are.
 
@@ -256,17 +266,24 @@ def make_tape(  # noqa: C901, PLR0915
         number = slow.hear(code, None) if current is not None and thread_of() == own else None
         if number is None:
             return slow.start(code, getframe(2))
-        add(number)
         below = (current, below)
         current = code
+        add(number)
         return None
 
     def resume_slowly(code: CodeType, offset: int) -> Any:
+        nonlocal current, below
         if files.get(code.co_filename) is False:
             return disable
-        if current is not None and thread_of() == own and slow.hear(code, offset) is not None:
-            return on_resume(code, offset)
-        return slow.resume(code, offset, getframe(2))
+        number = slow.hear(code, offset) if current is not None and thread_of() == own else None
+        if number is None:
+            return slow.resume(code, offset, getframe(2))
+        below = (current, below)
+        current = code
+        add(number)
+        add(now_ns())
+        add(resumes[ident_of(code), offset])
+        return None
 
     def resume_at_last(code: CodeType, offset: int) -> Any:
         return slow.resume(code, offset, getframe(2))
@@ -281,22 +298,28 @@ def make_tape(  # noqa: C901, PLR0915
             pause = slow.pause((done - seen) // 2, now)
             seen = len(written)  # which may have been taken
             if seen >= _PUT_ASIDE:
-                put_aside()
+                slow.alone(put_aside)
             deadline = now + pause
         except RecursionError:
             return False
-        except Exception as error:  # noqa: BLE001 - becomes a note
+        except BaseException as error:  # noqa: BLE001 - becomes a note, or is raised again
             slow.fail(error)
             return False
         return pause > 0
 
     def put_aside() -> None:
         nonlocal aside, seen
+        taken = (*written,)
+        # Its own thread may be about to write what a time is of.
+        if taken and taken[-1] >= _LEAST_TIME:
+            taken = taken[:-1]
         # Half of the time that making the array of a list takes.
-        numbers = array("q", struct.pack(f"{len(written)}q", *written))
+        numbers = array("q", struct.pack(f"{len(taken)}q", *taken))
+        count = len(numbers)
+        # No calls in between, so that neither an interrupt nor the other thread's next event comes in.
         aside += numbers
         # All at once, where they are in the caches: each one that takes another's place would have to look for it.
-        written.clear()
+        del written[:count]
         seen = 0
 
     def take() -> array[int]:

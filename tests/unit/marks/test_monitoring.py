@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import signal
 import sys
 import threading
 import traceback
@@ -80,6 +81,46 @@ def test_top_level_await_and_interleaved_tasks(notebook: Notebook) -> None:
     joined = notebook.measured("x = await work(2) + alloc()\ny = await asyncio.gather(work(3), work(2))\nalloc()")
     assert joined.inexact() == []
     assert joined.innermost()[:6] == [4, 6, 4, 6, 7, 1]
+
+
+def test_what_is_thrown_into_a_generator_that_delegates(notebook: Notebook) -> None:
+    notebook.run("""
+import asyncio
+def inner():
+    while True:
+        try:
+            yield alloc()
+        except ValueError:
+            alloc()
+def outer():
+    yield from inner()
+def use():
+    g = outer()
+    next(g)
+    return g.throw(ValueError()) + alloc()
+async def deep():
+    try:
+        await asyncio.sleep(10)
+    except asyncio.CancelledError:
+        alloc()
+        raise
+async def middle():
+    try:
+        await deep()
+    finally:
+        alloc()
+async def main():
+    task = asyncio.ensure_future(middle())
+    await asyncio.sleep(0)
+    task.cancel()
+    try:
+        await task
+    except asyncio.CancelledError:
+        alloc()
+""")
+    joined = notebook.measured("use()\nawait main()\nalloc()")
+    assert joined.inexact() == []
+    assert joined.innermost() == [6, 8, 6, 14, 19, 25, 33, 3]
 
 
 def test_unwinding_leaves_the_right_line(notebook: Notebook) -> None:
@@ -201,6 +242,50 @@ def test_the_recursion_limit_is_the_cells_own_affair(notebook: Notebook) -> None
     assert caught.__context__ is None
     assert {frame.name for frame in traceback.extract_tb(caught.__traceback__)} == {"<module>", "f"}
     assert joined.innermost() == [7]
+
+
+def test_the_recursion_limit_while_lines_run_too_often_is_the_cells_own_affair_too(notebook: Notebook) -> None:
+    source = """
+def f():
+    f()
+for i in range(300_000):
+    x = i
+    if i == 290_000:
+        try:
+            f()
+        except RecursionError as error:
+            caught = error
+alloc()"""
+    joined = notebook.measured(source)
+    assert joined.notes == ()
+    assert {frame.name for frame in traceback.extract_tb(notebook.namespace["caught"].__traceback__)} == {
+        "<module>",
+        "f",
+    }
+    assert joined.innermost() == [11]
+
+
+def test_what_a_signals_handler_raises_in_the_middle_of_our_work_is_the_cells(notebook: Notebook) -> None:
+    presses = iter([True])
+
+    def progress() -> int:
+        if notebook.namespace.get("armed") and threading.current_thread() is threading.main_thread():
+            for _ in presses:
+                signal.raise_signal(signal.SIGALRM)
+        return 0
+
+    def handler(number: int, frame: object) -> None:
+        raise TimeoutError(number, frame is None)
+
+    former = signal.signal(signal.SIGALRM, handler)
+    try:
+        source = "try:\n    for i in range(100_000):\n        x = i\nexcept TimeoutError:\n    alloc()\nalloc()"
+        joined = notebook.measured("armed = True\n" + source, progress=progress)
+    finally:
+        signal.signal(signal.SIGALRM, former)
+    assert joined.notes == ()
+    assert joined.inexact() == []
+    assert joined.innermost() == [6, 7]
 
 
 def test_nothing_stays_hooked(notebook: Notebook) -> None:
