@@ -196,8 +196,9 @@ def print_goals(totals, worst):
             print(f"GOAL {title}: {total['rows']} rows, {', '.join(parts)}, worst {max(worst[n] for n in names):.2%}")
     limited: Counter[str] = sum((found for name, found in totals.items() if ", cap" in name), Counter())
     if limited["rows"]:
+        right = limited["verdict"]
         print(
-            f"GOAL cap: {limited['rows']} rows, verdict {limited['verdict']} ({limited['verdict'] / limited['rows']:.1%}), "
+            f"GOAL cap: {limited['rows']} rows, verdict {right} ({right / limited['rows']:.1%}), "
             f'hedged {limited["hedged"]}, "fits" where it died {limited["missed death"]}'
         )
 
