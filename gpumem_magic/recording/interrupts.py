@@ -31,6 +31,8 @@ _SAME_PRESS_SECONDS = 1.0
 
 # The press that waits for the user's code, if any.
 _waiting: list[Tick] = []
+# When the press came that is handed on right now after it was held back (`interrupt_deferred`), by the monotonic clock.
+_held_back: list[float] = []
 
 
 def press_again() -> None:
@@ -86,10 +88,10 @@ def interrupt_deferred() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    pressed: list[FrameType | None] = []
+    pressed: list[tuple[FrameType | None, float]] = []
 
     def remember(_number: int, frame: FrameType | None) -> None:
-        pressed[:] = [frame]
+        pressed[:] = [(frame, pressed[0][1] if pressed else _now())]
 
     handler = signal.signal(signal.SIGINT, remember)
     try:
@@ -99,7 +101,17 @@ def interrupt_deferred() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler if handler is None else handler)
     if pressed and handler is not signal.SIG_IGN:
         own: Any = handler if callable(handler) else signal.default_int_handler
-        own(signal.SIGINT, pressed.pop())
+        frame, at = pressed.pop()
+        _held_back.append(at)
+        try:
+            own(signal.SIGINT, frame)
+        finally:
+            _held_back.pop()
+
+
+def _now() -> float:
+    """Return when the press came that is being handled, by the monotonic clock."""
+    return _held_back[-1] if _held_back else time.monotonic()
 
 
 @contextmanager
@@ -126,7 +138,7 @@ def interrupt_between_imports(*, once_more: bool = False) -> Iterator[None]:
     is_over = False
 
     def decide(number: int, frame: FrameType | None) -> None:
-        if not is_over and time.monotonic() < heard_from:
+        if not is_over and _now() < heard_from:
             return
         if is_over or _imports(frame) > outside:
             waiting[:] = [frame]

@@ -18,12 +18,16 @@ _jobs: deque[Callable[[], None]] = deque()
 
 
 def _run_jobs(_: object) -> int:
+    # A C callback cannot raise into the cell: what it answers then is left to chance, and mostly a SystemError there.
     try:
-        with interrupt_deferred():
-            while _jobs:
-                _jobs.popleft()()
-    except KeyboardInterrupt:
-        press_again()  # a C callback cannot raise into the cell
+        try:
+            with interrupt_deferred():
+                while _jobs:
+                    _jobs.popleft()()
+        except KeyboardInterrupt:
+            press_again()
+    except KeyboardInterrupt:  # pressed twice
+        press_again()
     return 0
 
 

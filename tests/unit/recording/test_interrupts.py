@@ -9,11 +9,12 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpumem_magic.recording import interrupts
+from gpumem_magic.recording import interrupts, main_thread
 from gpumem_magic.recording.interrupts import free_import_lock, interrupt_between_imports, interrupt_deferred
 from gpumem_magic.recording.main_thread import run_on_main_thread
 
@@ -129,6 +130,30 @@ def test_work_between_two_bytecodes_within_a_block_leaves_the_press_to_it() -> N
     with pytest.raises(KeyboardInterrupt):
         block()
     assert done == ["job", "block"]
+
+
+def test_a_press_while_another_is_put_off_raises_nothing_into_the_cell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_off = []
+
+    def press_again() -> None:
+        put_off.append("press")
+        if len(put_off) == 1:
+            press()
+
+    monkeypatch.setattr(main_thread, "press_again", press_again)
+    done = []
+
+    def job() -> None:
+        press()
+        done.append("job")
+
+    run_on_main_thread(job)
+    while not done:
+        pass
+    assert put_off == ["press", "press"]
+    assert "ignored" not in capsys.readouterr().err
 
 
 # Pressing again: in a process whose main module is a notebook's namespace, as in a kernel.
@@ -273,6 +298,29 @@ def test_the_second_press_of_a_cell_that_was_stopped_is_dropped_and_a_later_one_
     @interrupt_between_imports(once_more=True)
     def block() -> None:
         press()
+        done.append("later")
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert done == ["report"]
+
+
+def test_a_second_press_that_was_held_back_for_long_is_still_the_same_press(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(interrupts, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    done = []
+    with interrupt_between_imports(once_more=True):
+        with interrupt_deferred():
+            press()  # at once
+            now[0] += 60.0
+        done.append("report")
+    assert done == ["report"]
+
+    @interrupt_between_imports(once_more=True)
+    def block() -> None:
+        with interrupt_deferred():
+            now[0] += 60.0
+            press()  # a minute later
         done.append("later")
 
     with pytest.raises(KeyboardInterrupt):
