@@ -157,6 +157,7 @@ class MonitoringMarks(QuietEvents):
         self._heard.clear()
         self._numbered.clear()
         self._muted.clear()
-        self._raced.clear()
+        self._answered.clear()
+        self._late.clear()
         self._threads.clear()
         return self._marks

@@ -51,6 +51,10 @@ class Hot:
             return True
         return function in self.inner if line is None else (*function, line) in self.lines
 
+    def has_unheard(self, function: _Function) -> bool:
+        """Return whether lines of a function may fire unheard, whichever thread runs them."""
+        return function in self.inner or any((file, name) == function for file, name, _ in self.lines)
+
     def hears_no_end_of(self, function: _Function) -> bool:
         """Return whether the end of a function changes nothing."""
         if self.root is not None:

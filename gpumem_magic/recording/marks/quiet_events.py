@@ -34,6 +34,13 @@ class QuietEvents(Events):
     def __init__(self, is_cell: Callable[[str], bool], *, progress: Callable[[], int] | None, max_marks: int) -> None:
         super().__init__(is_cell, progress=progress, max_marks=max_marks)
         self._muted: list[NotebookCode] = []  # some location answered DISABLE
+        # DISABLE counts once the answer has arrived, which another thread's waking up may be ahead of. By thread: of
+        # what it answered so last, and after how many wakings; it has arrived when that thread's next event comes.
+        self._answered: dict[int, tuple[NotebookCode, int]] = {}
+        self._wakes = 0
+        self._late: list[
+            NotebookCode
+        ] = []  # brought back since the last look, which does it again for threads that end
         self._looks: threading.Thread | None = None
         self._over = threading.Event()
 
@@ -48,7 +55,7 @@ class QuietEvents(Events):
             if other is thread:
                 continue
             for spot in self._spots.path(other.spot):
-                if (spot.file, spot.name) in hot.inner or (spot.file, spot.name, spot.first) in hot.lines:
+                if hot.has_unheard((spot.file, spot.name)):
                     # It may move within the same functions unheard; the line that called them stays right.
                     other.stay(spot.parent if spot.parent != NOWHERE else UNKNOWN)
                     self._write(other, other.spot)
@@ -66,8 +73,9 @@ class QuietEvents(Events):
         self._settle()
         for thread in list(self._threads.values()):
             thread.stay(thread.spot)
-        self._raced, self._muted = [*self._raced, *self._muted], []
-        self._unmute(self._raced)
+        self._wakes += 1
+        self._late, self._muted = [*self._late, *self._muted], []
+        self._unmute(self._late)
         # Last, so that what an interrupt leaves undone is done at the next event.
         self._hot = None
         self._listen()
@@ -80,7 +88,24 @@ class QuietEvents(Events):
             monitoring.set_local_events(self._tool, info.code, 0)
             monitoring.set_local_events(self._tool, info.code, self._local)
 
+    def _unmute_late(self) -> None:
+        late, self._late = self._late, []
+        self._unmute(late)
+
+    def _thread(self, ident: int) -> ThreadStack:
+        self._arrive(ident)
+        return super()._thread(ident)
+
+    def _arrive(self, ident: int) -> None:
+        """Bring back what this thread's last answer has muted although all was to be heard again."""
+        info, wakes = self._answered.pop(ident, (None, 0))
+        if info is not None and wakes != self._wakes:
+            self._unmute([info])
+
     def _mute(self, info: NotebookCode) -> Any:
+        ident = get_ident()
+        self._arrive(ident)
+        self._answered[ident] = info, self._wakes
         if not info.muted:
             info.muted = True
             self._muted.append(info)
@@ -89,6 +114,8 @@ class QuietEvents(Events):
     def _look(self) -> None:
         while not self._over.wait(_LOOK_SECONDS):
             try:
+                if self._late:
+                    self._alone(self._unmute_late)
                 if self._hot is not None and self._pace.allocated_since_check():
                     self._pace.spend_wake(time_ns())  # paid or not, a look is due
                     self._alone(self._wake)

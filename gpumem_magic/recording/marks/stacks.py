@@ -124,12 +124,6 @@ class Stacks:
         self._recursive: set[tuple[str, str]] = set()
         self._threads: dict[int, ThreadStack] = {}
         self._spots = Spots()
-        # Code whose locations may have answered DISABLE just after the looking thread had brought them back.
-        self._raced: list[NotebookCode] = []
-
-    def _unmute(self, codes: list[NotebookCode]) -> None:
-        """Hear all locations of `codes` again."""
-        raise NotImplementedError
 
     def _is_mine(self, code: CodeType) -> bool:
         name = code.co_filename
@@ -201,6 +195,3 @@ class Stacks:
         for info, line, ident in reversed(chain):
             base = self._base(info, thread.spot)
             thread.enter(info, base, self._spot(base, line), ident)
-        if self._raced:
-            raced, self._raced = self._raced, []
-            self._unmute(raced)

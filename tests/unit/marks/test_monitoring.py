@@ -10,10 +10,12 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from marked_cells import HAS_FUNCTIONS, Enough, Joined, is_cell  # type: ignore[import-not-found]
 from random_programs import program  # type: ignore[import-not-found]
 
+from gpumem_magic.analysis.lines import attribute
 from gpumem_magic.recording.marks import start, store
 
 if TYPE_CHECKING:
@@ -210,6 +212,23 @@ def test_a_flood_that_allocates_on_a_hot_line_says_which_lines(notebook: Noteboo
     )
     assert joined.innermost() == [(1, 3), 4]
     assert (1, 3) in ranges(joined)
+
+
+def test_a_thread_that_comes_to_lines_that_another_runs_too_often(notebook: Notebook) -> None:
+    notebook.run("def f(n, first, at, then):\n    first()\n    for i in range(n):\n        if i == at: then()\n")
+    gate = threading.Event()
+    other = threading.Thread(target=notebook.namespace["f"], args=(1, gate.wait, 0, notebook.truth.alloc))
+
+    def let_it_go_on() -> None:
+        gate.set()
+        other.join()
+
+    notebook.namespace |= {"start": other.start, "then": let_it_go_on}
+    joined = notebook.measured("start()\nf(200_000, int, 150_000, then)", progress=lambda: 0)
+    assert len(joined) == 1
+    thread = np.array(notebook.truth.threads)
+    joined.lines = attribute(joined.marks, np.array(notebook.truth.time_us), thread=thread)
+    assert joined.wrong() == []
 
 
 def test_lines_that_allocate_stay_exact_however_often_they_run(notebook: Notebook) -> None:
