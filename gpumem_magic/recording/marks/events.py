@@ -40,6 +40,8 @@ __all__ = ["Events"]
 # taken for good; without it a mark may be lost.
 _PATIENCE_SECONDS = 0.5
 _NOTHING = array("q")
+# Events that may wait on the tape: to read so many takes 60 ms and 25 MB.
+_MOST_WAITING = 1 << 18
 
 
 class Events(Stacks):
@@ -171,7 +173,7 @@ class Events(Stacks):
         return self._heard.get(id(code))
 
     def _pause(self, written: int, now_ns: int) -> int:
-        if self._tape.size() > self._limit() // 2:
+        if self._tape.size() > min(_MOST_WAITING, self._limit() // 2):
             self._alone(self._settle)
             return 0
         self._is_too_often = not self._pace.spend(written, now_ns)

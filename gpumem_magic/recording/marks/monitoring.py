@@ -7,7 +7,8 @@ earlier cells however they are reached, with no hook on IPython. It costs 1 µs 
 cell, and 1 µs more after it (3,000 of them: 3 ms; a hook on ``compile`` would miss what earlier cells made, and a scan
 of all objects takes longer than that). PY_UNWIND and PY_THROW exist as global events only.
 
-Each thread has a stack of the notebook's frames, kept by these events. An event that does not fit the stack (of a
+Each thread has a stack of the notebook's frames, kept by these events; the thread that runs the cell only writes them
+down, and its stack follows later (`gpumem_magic.recording.marks.tape`). An event that does not fit the stack (of a
 greenlet, of a generator closed by the garbage collector) makes it be read again from the real frames. Frames are never
 held, because they keep tensors alive.
 

@@ -27,7 +27,7 @@ MAX_BLOCKS = 65_535
 _LINES = 65_536  # numbers in the block of a function
 _MARGIN = 1_024  # lines before a function's first that still have a number
 _DENSE = 1 << 22  # a table of this many numbers is read at once
-# Marks are written into blocks of this many; the pace is checked once a block.
+# Marks that are written one by one go into blocks of this many.
 BLOCK = 256
 
 _BLANK = [0] * BLOCK
@@ -152,8 +152,8 @@ class ThreadLog:
     """The marks of one thread.
 
     The newest ones are in `times` (Unix nanoseconds) and `spots`, of which `count` are filled; writing one beyond the
-    end raises IndexError, which costs nothing until it happens and is where the pace is checked. They are lists,
-    because a store into an ``array`` takes more than twice as long (55 against 20 ns); the older marks are arrays.
+    end raises IndexError, which costs nothing until it happens. They are lists, because a store into an ``array`` takes
+    more than twice as long (55 against 20 ns); the older marks are arrays.
     """
 
     __slots__ = ("_old_spots", "_old_times", "count", "dropped", "ident", "is_foreign", "spots", "times")

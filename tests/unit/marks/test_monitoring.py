@@ -16,7 +16,8 @@ from marked_cells import HAS_FUNCTIONS, Enough, Joined, is_cell  # type: ignore[
 from random_programs import program  # type: ignore[import-not-found]
 
 from gpumem_magic.analysis.lines import attribute
-from gpumem_magic.recording.marks import start, store
+from gpumem_magic.recording.marks import events, start, store
+from gpumem_magic.recording.marks.pace import Pace
 
 if TYPE_CHECKING:
     from types import CodeType
@@ -56,6 +57,15 @@ def ranges(joined: Joined) -> list[tuple[int, int]]:
 def test_every_allocation_of_a_random_program_gets_its_line(notebook: Notebook, seed: int) -> None:
     joined = run_program(notebook, seed, floods=False)
     assert joined.inexact() == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_lines_stay_exact_when_what_was_written_is_read_in_between(
+    notebook: Notebook, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "_MOST_WAITING", -1)
+    monkeypatch.setattr(Pace, "rest", lambda _: 1)
+    assert run_program(notebook, seed, floods=False).inexact() == []
 
 
 @pytest.mark.parametrize("seed", range(30))
