@@ -175,7 +175,7 @@ def _forget_outputs(shell: Any) -> None:
         history = space.get("_oh")
         if isinstance(history, dict):
             history.clear()
-        for name in [name for name in space if _OUTPUT.fullmatch(name)]:
+        for name in [name for name in space if isinstance(name, str) and _OUTPUT.fullmatch(name)]:
             if name in {"_", "__", "___"}:
                 space[name] = ""
             else:

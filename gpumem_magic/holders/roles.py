@@ -203,7 +203,7 @@ class RoleBook:
         return {
             id(value): name
             for name, value in reversed(list(self._namespace().items()))
-            if not (name.startswith("_") and name.strip("_0123456789iho") == "")
+            if isinstance(name, str) and not (name.startswith("_") and name.strip("_0123456789iho") == "")
         }
 
     def _name_modules(self, modules: list[Any], torch: Torch) -> None:

@@ -47,6 +47,10 @@ class Root(NamedTuple):
     where: str = ""
 
 
+# Keys that say themselves what they are; others' `repr` may do anything.
+_PLAIN_KEYS = {int, float, bool, bytes, type(None)}
+
+
 def namespace_roots(shell: Any) -> Iterator[Root]:
     """Yield the notebook's variables, then its output history.
 
@@ -56,9 +60,14 @@ def namespace_roots(shell: Any) -> Iterator[Root]:
         An IPython shell, or anything with ``user_ns`` (a dict) and, optionally, ``user_ns_hidden`` and
         ``displayhook``.
     """
-    names: dict[str, object] = dict(shell.user_ns)
+    whole: dict[object, object] = dict(shell.user_ns)
+    names = {name: value for name, value in whole.items() if isinstance(name, str)}
     hidden: dict[str, object] = dict(getattr(shell, "user_ns_hidden", None) or {})
     yield from _variable_roots(names, hidden)
+    for key, value in whole.items():
+        if not isinstance(key, str):  # globals()[5] = …
+            shown = repr(key) if type(key) in _PLAIN_KEYS else "…"
+            yield Root(HolderKind.VARIABLE, f"globals()[{shown}]", value)
     outputs = names.get("_oh")
     if isinstance(outputs, dict):
         for number, value in list(outputs.items()):
@@ -96,8 +105,8 @@ def _variable_roots(names: Mapping[str, object], hidden: Mapping[str, object]) -
         yield Root(HolderKind.VARIABLE, name, value)
         if type(value) is types.ModuleType and _is_the_users(value):
             for attribute, held in list(vars(value).items()):
-                if not attribute.startswith("__"):
-                    yield Root(HolderKind.VARIABLE, f"{name}.{attribute}", held)
+                if not (isinstance(attribute, str) and attribute.startswith("__")):
+                    yield Root(HolderKind.VARIABLE, f"{name}.{attribute if isinstance(attribute, str) else '…'}", held)
 
 
 def _is_the_users(module: types.ModuleType) -> bool:

@@ -69,11 +69,11 @@ class Scratch:
     def seal(self) -> None:
         """Note the end of the code in question: what is created after this is not its own."""
         space = self._shell.user_ns
-        self._left = [name for name in space if name not in self._before and not _NOT_THE_CELLS.fullmatch(name)]
+        # What is no string (globals()[5] = …) is no name either, and stays.
+        names = {name: None for name in space if isinstance(name, str) and not _NOT_THE_CELLS.fullmatch(name)}
+        self._left = [name for name in names if name not in self._before]
         self.rebound = tuple(
-            name
-            for name, is_same in self._before.items()
-            if name in space and not is_same(space[name]) and not _NOT_THE_CELLS.fullmatch(name)
+            name for name, is_same in self._before.items() if name in names and not is_same(space[name])
         )
 
     def end(self, *, failed: bool) -> tuple[Freed, ...]:

@@ -732,3 +732,16 @@ def test_hooks_on_modules_that_keep_tensors_are_listed(shell):
     assert not any("note()" in line for line in lines)  # which keeps no tensor
     run(shell, "for handle in handles: handle.remove()")
     assert not any("hooks:" in line for line in describe_scan(who_holds(shell, budget=60)).splitlines())
+
+
+def test_keys_of_the_namespace_that_are_no_names(shell):
+    run(shell, "globals()[5] = torch.ones(N)")
+    assert [holder.path for holder in find(shell).holders] == ["globals()[5]"]
+    shell.user_ns[7, 8] = shell.user_ns.pop(5)
+    assert [holder.path for holder in find(shell).holders] == ["globals()[…]"]
+    assert [step.step for step in release(shell, outputs=True)][-1] == "torch's free cache"
+    scratch = Scratch(shell)
+    run(shell, "globals()[6] = made = 1")
+    scratch.end(failed=False)
+    assert scratch.removed == ("made",)
+    assert 6 in shell.user_ns
