@@ -281,14 +281,15 @@ def test_flushes_of_the_cache_are_counted_where_torch_counts_them(fake_torch):
     assert readings.unused_cuda_reading(old, 0).counts is None
 
 
-class _Entry(dict):
+class _Entry(dict[str, object]):
     """An entry of a trace that tells whether it is still there."""
 
 
 def test_torchs_entries_go_once_the_report_is_there(fake_torch, monkeypatch):
     torch = fake_torch()
     torch.allocate(1)
-    taken, entries = torch.cuda.memory._snapshot, []
+    taken = torch.cuda.memory._snapshot
+    entries: list[weakref.ref[_Entry]] = []
 
     def snapshot():
         found = taken()
