@@ -443,7 +443,8 @@ class AstMarks:
             if hasattr(builtins, name):
                 delattr(builtins, name)
         try:
-            if self._looks is not None:
+            # Another thread may just have made it, and will start it: it then ends at once.
+            if self._looks is not None and self._looks.is_alive():
                 self._looks.join(1)
             if self._logs:
                 self._marks = build_marks(self._logs.values(), self._table, has_functions=False)

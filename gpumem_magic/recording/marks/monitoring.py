@@ -146,7 +146,8 @@ class MonitoringMarks(QuietEvents):
         self._over.set()
         try:
             self._alone(self._release)
-            if self._looks is not None:
+            # Another thread may just have made it, and will start it: it then ends at once.
+            if self._looks is not None and self._looks.is_alive():
                 self._looks.join(1)
             if not watched:
                 return None

@@ -430,6 +430,14 @@ def test_without_room_for_more_functions_the_caller_counts(notebook: Notebook, m
     assert [joined.given(index)[0][1] for index in range(4)] == [1, 1, 1, 1]
 
 
+def test_a_thread_that_goes_quiet_as_the_watch_ends_costs_no_line(notebook: Notebook) -> None:
+    marks: Any = start(is_cell)
+    marks._looks = threading.Thread(target=marks._look)  # made, and not started yet
+    joined = notebook.measured("x = 1\nalloc()", marks=marks)
+    assert joined.notes == ()
+    assert joined.innermost() == [2]
+
+
 def test_stop_twice_gives_the_same(notebook: Notebook) -> None:
     marks = start(is_cell)
     notebook.run("alloc()", marks)
