@@ -13,6 +13,7 @@ from held_cells import BYTES, COUNT, find, run  # type: ignore[import-not-found]
 
 from gpumem_magic.holders import release, who_holds  # noqa: E402
 from gpumem_magic.holders.names import names_in_use  # noqa: E402
+from gpumem_magic.holders.scratch import Scratch  # noqa: E402
 
 
 def test_objects_that_lie_about_themselves(shell):
@@ -177,3 +178,16 @@ def test_a_class_whose_hash_raises_stops_no_look_at_models_steps_cycles_and_name
         assert freed[0].tensors["cpu"] >= BYTES + 16
     finally:
         gc.enable()
+
+
+def test_keys_of_the_namespace_that_are_no_names(shell):
+    run(shell, "globals()[5] = torch.ones(N)")
+    assert [holder.path for holder in find(shell).holders] == ["globals()[5]"]
+    shell.user_ns[7, 8] = shell.user_ns.pop(5)
+    assert [holder.path for holder in find(shell).holders] == ["globals()[…]"]
+    assert [step.step for step in release(shell, outputs=True)][-1] == "torch's free cache"
+    scratch = Scratch(shell)
+    run(shell, "globals()[6] = made = 1")
+    scratch.end(failed=False)
+    assert scratch.removed == ("made",)
+    assert 6 in shell.user_ns
