@@ -9,7 +9,8 @@ Correctness checks run four at a time; what measures time (``check_cost_*``) or 
 raises an exception whose class is named ``Skip``. ``--only A,B`` picks by substrings, ``--quick`` measures fewer
 rounds, ``--seconds`` bounds the whole (what does not fit is listed as not run).
 
-The machine needs Python 3.12, torch, numpy, matplotlib, pynvml and psutil, and no network. The rest travels as wheels:
+Lines and modules are noted in C where ``gpumem_magic/recording/marks/_native.*.so`` lies in the tree: an editable
+install on a machine with a compiler puts it there. The machine needs Python 3.12, torch, numpy, matplotlib, pynvml and psutil, and no network. The rest travels as wheels:
 ``wheels.txt`` lists them.
 
     python3 -m pip download --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \\
@@ -227,12 +228,19 @@ def machine() -> dict[str, str]:
         "import torch; print(torch.__version__, torch.version.cuda, torch.cuda.device_count(), "
         "torch.cuda.get_device_name(0) if torch.cuda.is_available() else 'no GPU')"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    marks = "from gpumem_magic.recording.marks.compiled import native; print('C' if native() else 'Python')"
+    done, lines = (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment(quick=False)
+        )
+        for code in (program, marks)
+    )
     return {
         "date": time.strftime("%Y-%m-%d %H:%M", time.gmtime()) + " UTC",
         "python": platform.python_version(),
         "torch": done.stdout.strip() or done.stderr.strip()[-200:],
         "cores": str(os.cpu_count()),
+        "lines and modules noted in": lines.stdout.strip() or lines.stderr.strip()[-200:],
     }
 
 

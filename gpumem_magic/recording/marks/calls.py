@@ -6,9 +6,9 @@ every optimizer's step, ``zero_grad`` and a loader's ``__next__``. Nothing is ho
 and ``torch.compile`` sees nothing of it. Only these code objects have events of their own; PY_UNWIND exists as a global
 event only, and a checkpoint's early stop leaves modules by it.
 
-A module's call and its end cost 1 µs together in a loop and up to twice that between operators, where caches are cold
-(`tests/benchmarks/bench_events.py`): about 1 % of a launch-bound step of 9 ms with 50 modules. A third of it is reading
-``self``, from a frame of three variables, because a frame's variables are copied before Python 3.13.
+A module's call and its end cost 0.27 µs together where they are written down in C, and 0.94 µs in Python; up to twice
+that between operators, where caches are cold (`tests/benchmarks/bench_events.py`). A third of it is reading ``self``,
+in Python from a frame of three variables, because a frame's variables are copied before Python 3.13.
 
 Beginnings are also the moments at which a role can be seen by storage: a step's optimizer names the gradients, what
 the outermost module is called with are inputs, and the graph behind ``backward`` holds the activations. The looks are
@@ -25,15 +25,17 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpumem_magic._format import format_count
+from gpumem_magic.recording.marks.call_log import IS_COPY, Slow, make_call_log
 from gpumem_magic.recording.marks.call_tree import MAX_NODES, CallTree
-from gpumem_magic.recording.marks.store import BLOCK, ThreadLog
+from gpumem_magic.recording.marks.store import is_foreign_thread
 from gpumem_magic.recording.model import Calls, Note
 from gpumem_magic.recording.notes import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
     from types import CodeType, FrameType
 
+    from gpumem_magic.recording.marks.call_log import CallLog, Written
     from gpumem_magic.recording.marks.call_tree import Node
 
 __all__ = ["NO_CALLS", "CallMarks", "Looks", "watched_code"]
@@ -96,12 +98,8 @@ def watched_code(torch: Any) -> dict[CodeType, str]:
     return found
 
 
-# Before 3.13, f_locals is a copy that lives as long as the frame and would keep what the call lets go of.
-_IS_COPY = sys.version_info < (3, 13)
-
-
 def _variable_reader() -> Callable[[FrameType, str], Any]:
-    if not _IS_COPY:
+    if not IS_COPY:
         return lambda frame, name: frame.f_locals[name]
     read = ctypes.pythonapi.PyFrame_GetVar
     read.argtypes = (ctypes.py_object, ctypes.py_object)
@@ -111,17 +109,6 @@ def _variable_reader() -> Callable[[FrameType, str], Any]:
 
 class _NoLooks:
     next_ns = sys.maxsize
-
-
-class _Thread(ThreadLog):
-    """A thread's marks, the innermost call under way, and how many were under way when the watch began."""
-
-    __slots__ = ("outside", "top")
-
-    def __init__(self, ident: int, root: Node) -> None:
-        super().__init__(ident)
-        self.top = root
-        self.outside = 0
 
 
 class CallMarks:
@@ -139,7 +126,9 @@ class CallMarks:
         self.notes: list[Note] = []
         self._looks: Any = looks if looks is not None else _NoLooks
         self._tree = CallTree()
-        self._threads: dict[int, _Thread] = {}
+        self._log: CallLog | None = None
+        self._outside: dict[int, int] = {}  # by thread, how many calls were under way when the watch began
+        self._foreign: set[int] = set()
         self._code: dict[CodeType, str] = {}
         self._watched: set[int] = set()
         self._tool: int | None = None
@@ -170,9 +159,13 @@ class CallMarks:
             return
         events = _mon.events
         self._watched = {id(code) for code in self._code}
-        _mon.register_callback(self._tool, events.PY_START, self._beginning())
-        _mon.register_callback(self._tool, events.PY_RETURN, self._ending())
-        _mon.register_callback(self._tool, events.PY_UNWIND, self._unwinding())
+        slow = Slow(self._begins, self._ends, self._unwinds, self._look)
+        self._log = log = make_call_log(
+            self._tree.root, self._module_code, tuple(self._code), looks=self._looks, slow=slow, limit=_MAX_MARKS
+        )
+        _mon.register_callback(self._tool, events.PY_START, log.on_begin)
+        _mon.register_callback(self._tool, events.PY_RETURN, log.on_end)
+        _mon.register_callback(self._tool, events.PY_UNWIND, log.on_unwind)
         for code in self._code:
             _mon.set_local_events(self._tool, code, events.PY_START | events.PY_RETURN)
         _mon.set_events(self._tool, events.PY_UNWIND)
@@ -216,89 +209,11 @@ class CallMarks:
         name_of
             How the notebook calls a module that is called by no other; None when it has no name for it.
         """
-        if not self._code:
+        if self._log is None:
             return None
-        return _build(list(self._threads.values()), lambda: self._tree.named(name_of))
+        return _build(self._log.written(), self._foreign, lambda: self._tree.named(name_of))
 
     # Events
-
-    # What is called for each module of a step: closures, because their names are found faster than attributes. Each
-    # does the common case only, and leaves all others to a method: a thread, module or code that is new, a block of
-    # marks that is full, and looks.
-
-    def _beginning(self) -> Callable[[CodeType, int], None]:
-        threads, root, module_code, is_copy = self._threads, self._tree.root, self._module_code, _IS_COPY
-        looks, getframe, thread_of, now_ns, ident_of = self._looks, sys._getframe, get_ident, time_ns, id
-        begins_slowly, look = self._begins, self._look
-
-        def begins(code: CodeType, offset: int) -> None:
-            del offset
-            try:
-                thread = threads[thread_of()]
-                top = thread.top
-                if code is module_code:
-                    names = getframe(1).f_locals
-                    node = top.kin[ident_of(names["self"])]
-                    if is_copy:
-                        names.clear()
-                else:
-                    node = top.kin[ident_of(code)]
-                count = thread.count
-                thread.times[count] = now = now_ns()
-                thread.spots[count] = node.number
-                # Last, so that an interrupt in between loses a mark and mixes up none.
-                thread.count = count + 1
-                thread.top = node
-                # Most calls are of inner modules, which have nothing to look at.
-                if (top is not root and code is module_code) or now < looks.next_ns:
-                    return
-                slowly = look
-            except LookupError:
-                slowly = begins_slowly
-            try:  # noqa: SIM105 - suppress() is a call, for which there is no room
-                slowly(code, getframe(1))
-            except RecursionError:  # the cell's own, at its limit: the mark is lost
-                pass
-
-        return begins
-
-    def _ending(self) -> Callable[[CodeType, int, object], None]:
-        threads, thread_of, now_ns, ends_slowly = self._threads, get_ident, time_ns, self._ends
-
-        def ends(code: CodeType, offset: int, value: object) -> None:
-            del offset, value
-            try:
-                thread = threads[thread_of()]
-                top = thread.top
-                if top.code is code:
-                    below: Any = top.below  # only the root has none
-                    count = thread.count
-                    thread.times[count] = now_ns()
-                    thread.spots[count] = below.number
-                    thread.count = count + 1
-                    thread.top = below
-                    return
-            except LookupError:
-                pass
-            try:  # noqa: SIM105
-                ends_slowly(code)
-            except RecursionError:
-                pass
-
-        return ends
-
-    def _unwinding(self) -> Callable[[CodeType, int, BaseException], None]:
-        watched, getframe = self._watched, sys._getframe
-
-        def unwinds(code: CodeType, offset: int, error: BaseException) -> None:
-            del offset, error
-            if id(code) in watched:  # a global event: mostly of somebody else's code
-                try:  # noqa: SIM105
-                    self._unwinds(code, getframe(1))
-                except RecursionError:
-                    pass
-
-        return unwinds
 
     def _depth(self, frame: FrameType | None) -> int:
         """Return how many of torch's calls are under way in `frame` and its callers."""
@@ -310,33 +225,41 @@ class CallMarks:
 
     def _unwinds(self, code: CodeType, frame: FrameType) -> None:
         """End a call by an exception, which may have come before the call was noted: an interrupt, the cell's limit."""
-        thread = self._threads.get(get_ident())
-        if thread is None:
+        ident = get_ident()
+        node = self._top(ident)
+        if node is None:
             return
-        noted, node = thread.outside, thread.top
+        noted = self._outside.get(ident, 0)
         while node.below is not None:
             noted, node = noted + 1, node.below
         if noted > self._depth(frame.f_back):
-            self._ends(code)
+            self._ends(code, frame)
+
+    def _top(self, ident: int) -> Node | None:
+        return self._log.top(ident) if self._log is not None else None
+
+    def _move(self, ident: int, node: Node) -> None:
+        if self._log is not None:
+            self._log.move(ident, node)
 
     def _begins(self, code: CodeType, frame: FrameType) -> None:
         try:
             ident = get_ident()
-            thread = self._threads.get(ident)
-            if thread is None:
-                thread = self._threads.setdefault(ident, _Thread(ident, self._tree.root))
-                thread.outside = self._depth(frame.f_back)
-            top = thread.top
+            top = self._top(ident)
+            if top is None:
+                top = self._tree.root
+                self._outside[ident] = self._depth(frame.f_back)
+                if is_foreign_thread(ident):
+                    self._foreign.add(ident)
             if code is self._module_code:
                 names = frame.f_locals
                 module = names["self"]
-                if _IS_COPY:
+                if IS_COPY:
                     names.clear()
                 node = top.kin.get(id(module)) or self._tree.of_module(top, code, module)
             else:
                 node = self._tree.of_kind(top, code, self._code[code])
-            self._write(thread, node.number)
-            thread.top = node
+            self._move(ident, node)
             if time_ns() >= self._looks.next_ns and (code is not self._module_code or top is self._tree.root):
                 self._look(code, frame)
         except RecursionError:
@@ -344,29 +267,21 @@ class CallMarks:
         except Exception as error:  # noqa: BLE001 - becomes a note
             self._fail(error)
 
-    def _ends(self, code: CodeType) -> None:
+    def _ends(self, code: CodeType, frame: FrameType) -> None:
+        del frame
         try:
-            thread = self._threads.get(get_ident())
-            top = thread.top if thread is not None else self._tree.root
-            while top.code is not code and top.below is not None:  # a greenlet's, or one whose end was not told
+            ident = get_ident()
+            top = self._top(ident)
+            while top is not None and top.code is not code:  # a greenlet's, or one whose end was not told
                 top = top.below
-            if thread is not None and top.below is not None:
-                thread.top = top.below
-                self._write(thread, top.below.number)
-            elif thread is not None and thread.outside:
-                thread.outside -= 1
+            if top is not None and top.below is not None:
+                self._move(ident, top.below)
+            elif self._outside.get(ident):
+                self._outside[ident] -= 1
         except RecursionError:
             pass
         except Exception as error:  # noqa: BLE001 - becomes a note
             self._fail(error)
-
-    def _write(self, thread: _Thread, number: int) -> None:
-        if thread.count >= BLOCK:
-            thread.flush(_MAX_MARKS // len(self._threads))
-        count = thread.count
-        thread.times[count] = time_ns()
-        thread.spots[count] = number
-        thread.count = count + 1
 
     def _look(self, code: CodeType, frame: FrameType) -> None:
         """Look at what a call has."""
@@ -390,16 +305,17 @@ class CallMarks:
             self._fail(error)
 
 
-def _build(logs: Iterable[ThreadLog], name: Callable[[], list[tuple[tuple[str, str, str], ...]]]) -> Calls:
+def _build(
+    logs: Iterable[Written], foreign: Collection[int], name: Callable[[], list[tuple[tuple[str, str, str], ...]]]
+) -> Calls:
     import numpy as np
 
     logs = list(logs)
-    columns = [log.columns() for log in logs]
     # After the marks, so that every mark of a thread that was in the middle of a call has its name.
     stacks = name()
-    time_ns_ = np.concatenate([np.zeros(0, np.int64), *(times for times, _ in columns)])
-    number = np.concatenate([np.zeros(0, np.int32), *(numbers for _, numbers in columns)])
-    thread = np.repeat(np.array([log.ident for log in logs], np.int64), [len(times) for times, _ in columns])
+    time_ns_ = np.concatenate([np.zeros(0, np.int64), *(log.time_ns for log in logs)])
+    number = np.concatenate([np.zeros(0, np.int64), *(log.number for log in logs)])
+    thread = np.repeat(np.array([log.ident for log in logs], np.int64), [len(log.time_ns) for log in logs])
     order = np.argsort(time_ns_, kind="stable")
     # Node 0 is "none under way": places begin at node 1.
     return Calls(
@@ -408,5 +324,5 @@ def _build(logs: Iterable[ThreadLog], name: Callable[[], list[tuple[tuple[str, s
         place=number[order].astype(np.int32) - 1,
         places=tuple(stacks[1:]),
         dropped=sum(log.dropped for log in logs),
-        foreign=tuple(log.ident for log in logs if log.is_foreign),
+        foreign=tuple(log.ident for log in logs if log.ident in foreign),
     )

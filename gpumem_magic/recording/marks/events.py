@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import sys
 from _thread import RLock, get_ident
-from array import array
 from functools import partial
 from time import time_ns
 from typing import TYPE_CHECKING, Any
@@ -39,7 +38,6 @@ __all__ = ["Events"]
 # Longer than any event of ours takes. A fork's child, or a finalizer that waits for another thread, may find the lock
 # taken for good; without it a mark may be lost.
 _PATIENCE_SECONDS = 0.5
-_NOTHING = array("q")
 # Events that may wait on the tape: to read so many takes 60 ms and 25 MB.
 _MOST_WAITING = 1 << 18
 
@@ -56,7 +54,7 @@ class Events(Stacks):
         self._own = get_ident()
         self._is_shared = False  # other threads may be in the notebook's code
         self._lock = RLock()  # one that an interrupt leaves taken stops only other threads, and those not for long
-        self._left = _NOTHING  # what was on the tape and is not read
+        self._left = b""  # what was on the tape and is not read
         self._is_lost = False  # an event, or a part of what it does: the stacks must be read again
         slow = Slow(
             partial(self._slowly, self._line),
@@ -146,7 +144,7 @@ class Events(Stacks):
     def _settle(self, thread: ThreadStack | None = None) -> None:
         """Make the stack of the thread that runs the cell what its events so far say."""
         taken = self._tape.take()
-        self._left = self._left + taken if self._left else taken
+        self._left += taken
         if not self._left:
             return
         thread = thread or super()._thread(self._own)
@@ -158,7 +156,7 @@ class Events(Stacks):
             # An interrupt: all that the cell has done may be on it, so the next event reads it again.
             thread.code, thread.base, thread.spot, thread.frame, thread.below = before
             raise
-        self._left = _NOTHING
+        self._left = b""
 
     def _hear(self, code: CodeType, offset: int | None) -> int | None:
         try:
@@ -234,7 +232,7 @@ class Events(Stacks):
     def _go_on(self, thread: ThreadStack) -> None:
         """Let the tape go on from here, once all is as it should be."""
         if thread.ident == self._own and self._hot is None and not self._is_too_often:
-            self._tape.load(thread)
+            self._tape.load(thread.stack())
 
     def _line(self, code: CodeType, line: int, frame: FrameType) -> None:
         if self._find(code) is None:

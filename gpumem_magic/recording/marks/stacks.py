@@ -101,6 +101,16 @@ class ThreadStack(ThreadLog):
         else:
             self.code, self.base, self.spot, self.frame = info.code, base, spot, 0
 
+    def stack(self) -> tuple[CodeType | None, ...]:
+        """Return the functions' codes, outermost first; empty when the stack must be read again."""
+        if self.frame == STALE:
+            return ()
+        codes, caller = [self.code], self.below
+        while caller is not None:
+            codes.append(caller[0])
+            caller = caller[4]
+        return tuple(reversed(codes))
+
     def leave(self) -> None:
         """Go back to the caller, if there is one."""
         if self.below is not None:

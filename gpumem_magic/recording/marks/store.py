@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["BLOCK", "MAX_MARKS", "NOWHERE", "UNKNOWN", "Spot", "Spots", "ThreadLog", "build_marks"]
+__all__ = ["BLOCK", "MAX_MARKS", "NOWHERE", "UNKNOWN", "Spot", "Spots", "ThreadLog", "build_marks", "is_foreign_thread"]
 
 # 48 MB. A launch-bound training step of 18 ms writes about 10 marks; this is hours of it.
 MAX_MARKS = 4_000_000
@@ -140,7 +140,7 @@ class Paths(Protocol):
         """Return a stack, outermost first."""
 
 
-def _is_foreign(ident: int) -> bool:
+def is_foreign_thread(ident: int) -> bool:
     """Tell whether a thread was started by something else than Python's ``threading``."""
     # enumerate() also lists the stand-ins that current_thread() makes for such threads.
     return not any(
@@ -160,7 +160,7 @@ class ThreadLog:
 
     def __init__(self, ident: int) -> None:
         self.ident = ident
-        self.is_foreign = _is_foreign(ident)
+        self.is_foreign = is_foreign_thread(ident)
         self.times = [0] * BLOCK
         self.spots = [0] * BLOCK
         self.count = 0

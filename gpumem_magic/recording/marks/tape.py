@@ -6,6 +6,8 @@ number, a call the number of its code, the end of a call the time and a zero, on
 stack of lines each was is worked out when it is asked for (`gpumem_magic.recording.marks.events`), at the latest when
 the cell has ended. Only that an event fits is seen at once: one that does not fit the calls so far has to be compared
 with the real frames, which will be gone later.
+
+``native/tape.c`` is the same in C, and taken where it was built.
 """
 
 from __future__ import annotations
@@ -19,15 +21,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gpumem_magic.recording.marks.stacks import STALE, monitoring
+from gpumem_magic.recording.marks.compiled import native
+from gpumem_magic.recording.marks.stacks import monitoring
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable
     from types import CodeType, FrameType
 
     from numpy.typing import NDArray
-
-    from gpumem_magic.recording.marks.stacks import ThreadStack
 
 __all__ = ["LEAVE", "Slow", "Tape", "make_tape", "read_tape"]
 
@@ -86,7 +87,8 @@ class Tape(NamedTuple):
         Return what was written (see `read_tape`) and forget it. No event fits until the next `load`. One thread at a
         time, which need not be the one that writes.
     load
-        Go on from the stack of this thread.
+        Go on from this stack of code objects, outermost first, None for one whose events must be compared by frame;
+        an empty one fits no event.
     size
         Return how many events are written, about.
     """
@@ -98,16 +100,15 @@ class Tape(NamedTuple):
     on_start: Callable[[CodeType, int], Any]
     on_resume: Callable[[CodeType, int], Any]
     on_unwind: Callable[[CodeType, int, BaseException], Any]
-    take: Callable[[], array[int]]
-    load: Callable[[ThreadStack], None]
+    take: Callable[[], bytes]
+    load: Callable[[tuple[CodeType | None, ...]], None]
     size: Callable[[], int]
 
 
-# Closures, because their variables are found faster than attributes; in one function, because they share them.
-def make_tape(  # noqa: C901, PLR0915
+def make_tape(
     own: int,
     *,
-    codes: Container[int],
+    codes: dict[int, Any],
     numbers: dict[int, int],
     resumes: dict[tuple[int, int], int],
     files: dict[str, bool],
@@ -130,6 +131,41 @@ def make_tape(  # noqa: C901, PLR0915
     slow
         Takes all other events.
     """
+    built = native()
+    if built is None:
+        return _make_in_python(own, codes=codes, numbers=numbers, resumes=resumes, files=files, slow=slow)
+    tape = built.tape(
+        own,
+        codes,
+        numbers,
+        resumes,
+        files,
+        monitoring.DISABLE,
+        line=slow.line,
+        start=slow.start,
+        resume=slow.resume,
+        leave=slow.leave,
+        unwind=slow.unwind,
+        hear=slow.hear,
+        pause=slow.pause,
+        fail=slow.fail,
+    )
+    line, leave = tape.on_line, tape.on_leave  # to ask whose event it is costs nothing there
+    return Tape(
+        line, leave, line, leave, tape.on_start, tape.on_resume, tape.on_unwind, tape.take, tape.load, tape.size
+    )
+
+
+# Closures, because their variables are found faster than attributes; in one function, because they share them.
+def _make_in_python(  # noqa: C901, PLR0915
+    own: int,
+    *,
+    codes: dict[int, Any],
+    numbers: dict[int, int],
+    resumes: dict[tuple[int, int], int],
+    files: dict[str, bool],
+    slow: Slow,
+) -> Tape:
     written: list[int] = []
     add, now_ns, ident_of, thread_of = written.append, time_ns, id, get_ident
     number_of, line_of, getframe, disable = numbers.get, resumes.get, sys._getframe, monitoring.DISABLE
@@ -322,25 +358,24 @@ def make_tape(  # noqa: C901, PLR0915
         del written[:count]
         seen = 0
 
-    def take() -> array[int]:
+    def take() -> bytes:
         nonlocal aside, current
         current = None
         put_aside()
         taken, aside = aside, array("q")
-        return taken
+        return taken.tobytes()
 
-    def load(thread: ThreadStack) -> None:
+    def load(stack: tuple[CodeType | None, ...]) -> None:
         nonlocal current, below, deadline
-        callers, caller = [], thread.below
-        while caller is not None:
-            callers.append(caller[0])
-            caller = caller[4]
+        innermost: object = None
         chain: Linked | None = None
-        for code in reversed(callers):
-            chain = (code or _ELSEWHERE, chain)
+        for code in stack:
+            if innermost is not None:
+                chain = (innermost, chain)
+            innermost = code or _ELSEWHERE
         below = chain
         deadline = now_ns() + _FIRST_NS
-        current = None if thread.frame == STALE else thread.code or _ELSEWHERE
+        current = innermost
 
     def size() -> int:
         return (len(aside) + len(written)) // 2
@@ -348,7 +383,7 @@ def make_tape(  # noqa: C901, PLR0915
     return Tape(on_line, on_leave, on_any_line, on_any_leave, on_start, on_resume, on_unwind, take, load, size)
 
 
-def read_tape(tape: array[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def read_tape(tape: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the events in order: Unix nanoseconds, where one has a time, and what it is.
 
     That is a line's number, `LEAVE` for the end of a call, or the number of a code, below it, that begins.
