@@ -14,6 +14,25 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def run(command: list[str], *, cwd: Path | None = None, **variables: str) -> str:
+    """Run a program as on a machine without Node.js; show its output where it fails."""
+    ours = ("PYTEST", "npm_", "GPUMEM_MAGIC_NO_NATIVE")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    # Neither the machine's Node.js nor the one that the tests' own runner put there.
+    folders = environment["PATH"].split(os.pathsep)
+    environment["PATH"] = os.pathsep.join(
+        folder
+        for folder in folders
+        if not (Path(folder) / "node").exists() or folder == str(Path(sys.executable).parent)
+    )
+    environment |= variables
+    result = subprocess.run(
+        command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout
+    return result.stdout
+
+
 @dataclass(frozen=True)
 class Built:
     """What `python -m build` made, and where."""
@@ -22,6 +41,11 @@ class Built:
     sdist: Path
     wheel: Path
     log: str
+
+    run = staticmethod(run)
+
+    def is_pure(self) -> bool:
+        return self.wheel.name.endswith("-py3-none-any.whl")
 
     def widget(self) -> str:
         return (self.tree / "gpumem_magic/static/widget.js").read_text(encoding="utf-8")
@@ -33,23 +57,6 @@ class Built:
         run([sys.executable, "-c", code], cwd=self.tree)
         (wheel,) = folder.glob("*.whl")
         return wheel
-
-
-def run(command: list[str], *, cwd: Path | None = None) -> str:
-    """Run a program as on a machine without Node.js; show its output where it fails."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "npm_"))}
-    # Neither the machine's Node.js nor the one that the tests' own runner put there.
-    folders = environment["PATH"].split(os.pathsep)
-    environment["PATH"] = os.pathsep.join(
-        folder
-        for folder in folders
-        if not (Path(folder) / "node").exists() or folder == str(Path(sys.executable).parent)
-    )
-    result = subprocess.run(
-        command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    assert result.returncode == 0, result.stdout
-    return result.stdout
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
@@ -53,6 +54,9 @@ def test_the_wheel_holds_every_python_file_of_the_package_and_the_built_view(whe
         "gpumem_magic/static/widget.js",
         "gpumem_magic/static/report.js",
     }
+    expected |= {path.relative_to(built.tree).as_posix() for path in (built.tree / "gpumem_magic").rglob("*.pyi")}
+    if not built.is_pure():  # see test_native.py
+        expected.add(f"gpumem_magic/recording/marks/_native{sysconfig.get_config_var('EXT_SUFFIX')}")
     inside = {name for name in wheel if name.startswith("gpumem_magic/")}
     # Files of other kinds are not expected; a new kind must be thought about once.
     assert inside == expected
@@ -151,7 +155,9 @@ def test_neither_archive_holds_what_belongs_to_the_machine(wheel, sdist, built):
     paths = {str(built.tree).encode(), str(ROOT).encode() + b"/", str(Path.home()).encode() + b"/"}
     for archive in (wheel, sdist):
         assert [name for name in archive if unwanted.search(name)] == []
-        found = {(name, path) for name, content in archive.items() for path in paths if path in content}
+        # The C part names where Python's own library lies, as Python's settings for its modules say.
+        texts = {name: content for name, content in archive.items() if not name.endswith((".so", ".pyd"))}
+        found = {(name, path) for name, content in texts.items() for path in paths if path in content}
         assert found == set()
 
 
@@ -163,13 +169,14 @@ def test_the_built_front_end_loads_nothing_from_the_network(wheel):
             assert "//# sourceMappingURL=data:" not in text, f"{name} is a development build"
 
 
-def test_the_source_distribution_holds_sources_and_built_files(sdist):
+def test_the_source_distribution_holds_sources_and_built_files(sdist, built):
     assert {
         "gpumem_magic/static/widget.js",
         "gpumem_magic/static/report.js",
         "gpumem_magic/labextension/package.json",
         "gpumem_magic/labextension/build.json",
         "labextension/hatch_build.py",
+        "labextension/hatch_native.py",
         "labextension/package.json",
         "labextension/yarn.lock",
         "labextension/.yarnrc.yml",
@@ -179,7 +186,10 @@ def test_the_source_distribution_holds_sources_and_built_files(sdist):
         "CHANGELOG.md",
         "pyproject.toml",
     } <= set(sdist)
-    assert not any(name.startswith("tests/") for name in sdist)
+    assert {"gpumem_magic/recording/marks/native/native.c", "gpumem_magic/recording/marks/native/native.h"} <= set(
+        sdist
+    )
+    assert not any(name.startswith("tests/") or name.endswith((".so", ".pyd")) for name in sdist)
     assert [name for name in sdist if name.endswith(".ipynb")] == ["notebooks/quickstart.ipynb"]
 
 
