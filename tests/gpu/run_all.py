@@ -10,7 +10,9 @@ raises an exception whose class is named ``Skip``. ``--only A,B`` picks by subst
 rounds, ``--seconds`` bounds the whole (what does not fit is listed as not run).
 
 Lines and modules are noted in C where ``gpumem_magic/recording/marks/_native.*.so`` lies in the tree: an editable
-install on a machine with a compiler puts it there. The machine needs Python 3.12, torch, numpy, matplotlib, pynvml and psutil, and no network. The rest travels as wheels:
+install on a machine with a compiler puts it there.
+
+The machine needs Python 3.12, torch, numpy, matplotlib, pynvml and psutil, and no network. The rest travels as wheels:
 ``wheels.txt`` lists them.
 
     python3 -m pip download --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \\
