@@ -6,8 +6,12 @@ lacks is named as missing. Needs a network or a package mirror. ``--only NAME`` 
 run real kernels as well; rows with JupyterLab run the front end's tests in Chromium, on the front end as it was built
 last.
 
+From Python 3.12 on, a row has the C part of line marks, which is built for it in this tree, or says why not; one row
+does without.
+
 ``--quick`` is what `tests/run.py` calls: a chosen part of the tests on the oldest packages, with torch as the running
-environment has it, and on the oldest Python without torch. What cannot be had here is named, and is no failure.
+environment has it, on the oldest Python without torch, and line marks in C and in Python on 3.12. What cannot be had
+here is named, and is no failure.
 """
 
 from __future__ import annotations
@@ -39,6 +43,7 @@ TOOLS = (
     "pytest>=8.3",
     "pytest-jupyter[server]>=0.10",
     "pytest-timeout>=2.3",
+    "setuptools>=70.1",
 )
 TESTS = ("tests/unit", "tests/server")
 WITH_TORCH = ("tests/kernel",)
@@ -84,6 +89,10 @@ class Environment:
         A version; empty for the Python that runs this.
     torch
         A requirement; ``borrowed`` links the running environment's, which costs no download and no disk.
+    native
+        Whether the C part of line marks is built, where this Python has a use for it.
+    quick
+        What ``--quick`` runs in place of `QUICK`.
     """
 
     name: str
@@ -91,6 +100,8 @@ class Environment:
     pins: tuple[str, ...] = ()
     torch: str = ""
     lab: bool = False
+    native: bool = True
+    quick: tuple[str, ...] = ()
 
 
 # What Google Colab ships (its image of 2026), and the oldest of the rest that pyproject.toml admits.
@@ -122,6 +133,7 @@ ENVIRONMENTS = (
     Environment("3.12, newest of everything", "3.12", ("jupyterlab", "notebook"), torch="torch==2.14.1"),
     Environment("3.13", "3.13"),
     Environment("3.13, with torch", "3.13", torch="torch==2.14.1"),
+    Environment("3.13, line marks in Python", "3.13", native=False),
     Environment(
         "3.11, JupyterLab 4.4", "3.11", ("jupyterlab==4.4.*", "notebook==7.4.*"), torch="torch==2.13.0", lab=True
     ),
@@ -130,6 +142,7 @@ ENVIRONMENTS = (
 QUICK_ENVIRONMENTS = (
     Environment("floor of everything, this Python", "", FLOOR, torch="borrowed"),
     Environment("floor of everything, 3.10", "3.10", FLOOR),
+    Environment("newest of everything, 3.12", "3.12", quick=("tests/unit/marks",)),
 )
 
 
@@ -243,6 +256,22 @@ def prepare(environment: Environment, folder: Path) -> Path | str:
     return python
 
 
+def build_native(environment: Environment, python: Path) -> str:
+    """Build the C part of line marks in this tree for an environment's Python, or take it away there.
+
+    Returns
+    -------
+    str
+        What line marks are written in, where there is a choice, and where C was not to be had, why.
+    """
+    switch = {} if environment.native else {"GPUMEM_MAGIC_NO_NATIVE": "1"}
+    build = [python, ROOT / "labextension/hatch_native.py"]
+    done = subprocess.run(build, env={**os.environ, **switch}, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return "line marks in C" if "_native" in done.stdout else ""
+    return f"line marks in Python: {done.stderr.strip()}" if environment.native else "line marks in Python"
+
+
 def versions(python: Path) -> str:
     """Say what is really in an environment."""
     program = (
@@ -279,8 +308,8 @@ def run_quick(venvs: Path) -> bool:
         if isinstance(python, str):
             print(f"{environment.name}, not run: {python}", flush=True)
             continue
-        print(f"{environment.name}: {versions(python)}", flush=True)
-        tests = [*QUICK, *(QUICK_WITH_TORCH if environment.torch else ())]
+        print(f"{environment.name}: {versions(python)} {build_native(environment, python)}", flush=True)
+        tests = environment.quick or (*QUICK, *(QUICK_WITH_TORCH if environment.torch else ()))
         command = [*pytest_in(python), "--disable-warnings", *tests]
         done = subprocess.run(command, cwd=ROOT, env=surroundings(), check=False)
         passed = passed and done.returncode == 0
@@ -293,7 +322,7 @@ def run(environment: Environment, venvs: Path, tests: list[str], limit: float) -
     if isinstance(python, str):
         print(f"{environment.name:30} {python}", flush=True)
         return [f"{environment.name:30} {python}"], python.startswith("no Python")
-    rows = [f"{environment.name:30} {versions(python)}"]
+    rows = [f"{environment.name:30} {versions(python)} {build_native(environment, python)}".rstrip()]
     passed = True
     print(rows[0], flush=True)
     if not tests:
