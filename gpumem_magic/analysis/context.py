@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import dataclasses
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from gpumem_magic._dataclasses import dataclass
 from gpumem_magic.recording.model import Note
 
 if TYPE_CHECKING:
@@ -69,7 +71,7 @@ class Purpose:
     marks: Marks | None
 
 
-@dataclass
+@dataclasses.dataclass
 class DeviceContext:
     """What a device's analysis needs beside its events. `notes` collects what the reader must know."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpumem_magic._dataclasses import dataclass
 from gpumem_magic._format import encodable, printed_encoding
 
 if TYPE_CHECKING:
@@ -122,8 +122,9 @@ class Origin(NamedTuple):
     def __str__(self) -> str:
         if self.line is None:
             return self.entry.title
+        label = self.line.label
         # A line of another cell's function says so itself.
-        return f"{self.entry.title} {self.line.label}"
+        return f"{self.entry.title} {label}" if label.startswith("line ") else f"{self.entry.title} ({label})"
 
 
 class AliveRow(NamedTuple):

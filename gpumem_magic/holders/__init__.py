@@ -7,7 +7,7 @@ from gpumem_magic.holders.copies import Duplicate, duplicate_text, duplicates
 from gpumem_magic.holders.forecast import FirstStep, ToldSteps, first_step_text, first_steps
 from gpumem_magic.holders.model import Bound, Category, Holder, HolderKind, HolderScan, LiveModel, Storage
 from gpumem_magic.holders.models import count_models
-from gpumem_magic.holders.release import Freed, release, release_text
+from gpumem_magic.holders.release import Freed, kept_by_outputs, release, release_text
 from gpumem_magic.holders.scan import who_holds
 from gpumem_magic.holders.text import describe_scan
 from gpumem_magic.holders.witness import StorageWitness
@@ -31,6 +31,7 @@ __all__ = [
     "duplicates",
     "first_step_text",
     "first_steps",
+    "kept_by_outputs",
     "release",
     "release_text",
     "who_holds",

@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpumem_magic._errors import BadUsageError
 from gpumem_magic._format import format_bytes
 from gpumem_magic.holders.errors import formatters, links, traced_frames
+from gpumem_magic.holders.model import HolderKind
+from gpumem_magic.holders.scan import who_holds
 from gpumem_magic.holders.tensors import live_tensors, loaded_torch
 from gpumem_magic.recording.notes import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from gpumem_magic.holders.tensors import Torch
 
-__all__ = ["Freed", "forget_errors", "in_steps", "release", "release_text"]
+__all__ = ["Freed", "forget_errors", "in_steps", "kept_by_outputs", "release", "release_text"]
 
 _OUTPUT = re.compile(r"_{1,3}|_\d+")
 _CACHE = "torch's free cache"
+_GLANCE_SECONDS = 0.5
 
 
 class Freed(NamedTuple):
@@ -186,6 +189,15 @@ def _forget_outputs(shell: Any) -> None:
             setattr(hook, name, "")
 
 
+def kept_by_outputs(shell: Any) -> dict[str, int]:
+    """Return the bytes by device that the output history alone keeps, of all that the notebook's names reach."""
+    found: dict[str, int] = {}
+    for storage in who_holds(shell, budget=_GLANCE_SECONDS, quick=True).storages:
+        if storage.holders[0].kind is HolderKind.OUTPUT:
+            found[storage.device] = found.get(storage.device, 0) + storage.size
+    return found
+
+
 def _forget_variables(shell: Any, names: list[str]) -> None:
     for name in names:
         shell.user_ns.pop(name, None)
@@ -215,9 +227,17 @@ def _empty_cache(torch: Torch) -> None:
             cuda.empty_cache()
 
 
-def release_text(steps: Iterable[Freed]) -> str:
-    """Write what was freed in all, and by each step, one line each."""
-    lines, idle, failures = [], [], []
+def release_text(steps: Iterable[Freed], left: Mapping[str, int] | None = None) -> str:
+    """Write what was freed in all, and by each step, one line each.
+
+    Parameters
+    ----------
+    steps
+        What was done.
+    left
+        What the output history still keeps, by device, where that was not asked for.
+    """
+    lines, idle, more = [], [], []
     total: dict[str, int] = {}
     back: dict[str, int] = {}
     for step in steps:
@@ -231,17 +251,22 @@ def release_text(steps: Iterable[Freed]) -> str:
         elif step.failed is None:
             idle.append(step.step)
         if step.failed is not None:
-            failures.append(f"  ! {step.step}: {step.failed}")
+            more.append(f"  ! {step.step}: {step.failed}")
+    wanted = [f"{format_bytes(size)} on {device}" for device, size in (left or {}).items()]
+    if wanted:
+        more.append(
+            f"  left in Out and _, as it may be wanted: {', '.join(wanted)}; %gpumem_free --out gives that back too"
+        )
     freed = [f"{format_bytes(size)} of tensors on {device}" for device, size in total.items()]
     freed += [f"{format_bytes(size)} back to the driver on {device}" for device, size in back.items()]
     if not freed:
         first = (
             f"gpumem: nothing to release: {_list(idle, 'and')} hold no memory; %gpumem_who names what holds the rest"
         )
-        return "\n".join([first, *failures])
+        return "\n".join([first, *more])
     if idle:
         lines.append(f"  nothing in {_list(idle, 'or')}")
-    return "\n".join([f"gpumem: released {', '.join(freed)}", *lines, *failures])
+    return "\n".join([f"gpumem: released {', '.join(freed)}", *lines, *more])
 
 
 def _list(items: list[str], last: str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
+
+from gpumem_magic._dataclasses import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
+
+from gpumem_magic._dataclasses import dataclass
 
 __all__ = ["STACKLESS", "Answer", "Cap", "Facts", "Row", "bare"]
 
