@@ -310,7 +310,10 @@ def _is_closure(parent: object, child: object) -> bool:
 _LOCAL = _thread._local  # noqa: SLF001 - what threading.local is
 
 
-def _is_instance_dict(value: object, attributes: object) -> bool:
+def _is_instance_dict(value: Any, attributes: object) -> bool:
+    if issubclass(type(value), type):
+        # Behind the view that a class shows of it.
+        return any(behind is attributes for behind in gc.get_referents(own_attributes(value)))
     try:
         return object.__getattribute__(value, "__dict__") is attributes
     except (AttributeError, TypeError, ReferenceError):

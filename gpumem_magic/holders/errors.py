@@ -6,7 +6,7 @@ import inspect
 import sys
 from typing import TYPE_CHECKING, Any
 
-from gpumem_magic.holders.edges import GROUP, type_name
+from gpumem_magic.holders.edges import GROUP, plain_attributes, type_name
 from gpumem_magic.holders.model import HolderKind
 from gpumem_magic.holders.roots import OWN_PACKAGE, Root, is_library
 from gpumem_magic.holders.suspended import locals_of, running_frames
@@ -14,7 +14,7 @@ from gpumem_magic.recording.failure import is_out_of_memory
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 __all__ = ["debuggers", "error_roots", "formatters", "frame_roots", "links", "traced_frames"]
 
@@ -110,8 +110,9 @@ def _of_debugger(shell: Any, debugger: Any, seen: set[int]) -> Iterator[Root]:
         if frame is not None:
             yield from frame_roots(HolderKind.DEBUGGER, "debugger", frame, seen)
     chain = getattr(debugger, "_chained_exceptions", None)
-    for error in links(*(chain if type(chain) is tuple else ())):
-        yield from _traceback(HolderKind.DEBUGGER, f"debugger: {type(error).__name__}", error.__traceback__, seen)
+    errors = [*(chain if type(chain) is tuple else ()), *_ended_with(frames)]
+    for error in links(*errors):
+        yield from _traceback(HolderKind.DEBUGGER, f"debugger: {type_name(type(error))}", error.__traceback__, seen)
     try:
         shown = debugger.curframe_locals
     except AttributeError:  # never started; from 3.14 on it is asked of the frame
@@ -119,6 +120,20 @@ def _of_debugger(shell: Any, debugger: Any, seen: set[int]) -> Iterator[Root]:
     if id(type(shown)) in _LOCALS and shown is not shell.user_ns:
         for name, value in list(shown.items()):
             yield Root(HolderKind.DEBUGGER, f"debugger, local `{name}`", value)
+
+
+def _ended_with(frames: Iterable[types.FrameType | None]) -> Iterator[object]:
+    """Yield the errors of the cells that frames belong to: each frame keeps its callers, and IPython's the result."""
+    running = {id(frame) for _, frame in running_frames()}
+    seen: set[int] = set()
+    for start in frames:
+        frame = start
+        while frame is not None and id(frame) not in running and id(frame) not in seen:
+            seen.add(id(frame))
+            if frame.f_code.co_name == "run_code":
+                for _, value in locals_of(frame):
+                    yield plain_attributes(value).get("error_in_exec")
+            frame = frame.f_back
 
 
 def _traceback(kind: HolderKind, error: str, traceback: types.TracebackType | None, seen: set[int]) -> Iterator[Root]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpumem_magic._format import format_bytes, format_count, format_duration
 from gpumem_magic.holders.copies import copies_text
-from gpumem_magic.holders.model import HolderKind
+from gpumem_magic.holders.model import Category, HolderKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gpumem_magic.holders.model import HolderScan, Storage
 
@@ -45,7 +45,8 @@ def describe_scan(
     device
         Only this device; all by default.
     top
-        Rows at most; what is left out is counted and summed.
+        Rows at most; what is left out is counted and summed. Where there are more storages, those that are alike but
+        for their place in a list share a row.
     origins
         Which cell and line made a storage, by (device, address), where that is certain.
     unowned
@@ -63,18 +64,20 @@ def describe_scan(
     count = "1 live tensor storage holds" if len(storages) == 1 else f"{len(storages):,} live tensor storages hold"
     lines = [f"gpumem: {count} {held}."]
     lines += _accidental(storages)
-    rows = [_row(storage, made) for storage in storages[:top]]
+    # Many alike would fill the table before anything else is seen in it.
+    series = _series(storages, made) if len(storages) > top else [[storage] for storage in storages]
+    rows = [_row(alike, made) for alike in series[:top]]
     # The first column is of numbers; one that is empty everywhere is left out.
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for size, *texts in rows:
         columns = [f"{text:<{width}}" for text, width in zip(texts, widths[1:], strict=True) if width]
         lines.append(f"  {size:>{widths[0]}}  {'  '.join(columns)}".rstrip())
-    rest = storages[top:]
+    rest = [storage for alike in series[top:] for storage in alike]
     if rest:
         total = format_bytes(sum(storage.size for storage in rest))
         lines.append(f"  … and {format_count(len(rest))} more, {total} in all")
     lines += [_unowned_text(item) for item in unowned if device is None or item.device == device]
-    lines += [f"  {path} keeps {format_count(nodes)} autograd nodes alive" for path, nodes in scan.graphs[:5]]
+    lines += [_graph_text(path, nodes, storages) for path, nodes in scan.graphs[:5]]
     lines += [f"  {text}" for text in (*_on_context(storages), *copies_text(scan), *_hooks_text(scan))]
     if scan.cut:
         lines.append(f"  {scan.cut}")
@@ -92,6 +95,11 @@ _ACCIDENTS = {
 }
 _ON_CONTEXT = re.compile(r"\.grad_fn → (\w+) attribute `")
 _MOST_HOOKS = 5
+_MOST_OTHERS = 3
+_INDEX = re.compile(r"\[(\d+)\]")
+_OF_NO_NAME = frozenset({Category.ACTIVATION, Category.OTHER})
+# Fewer are read one by one.
+_LEAST_ALIKE = 4
 _OPTIONS = {HolderKind.OUTPUT: " (with --out)", HolderKind.COMPILE_CACHE: " (with --compiled)"}
 
 
@@ -143,10 +151,57 @@ def _unowned_text(item: Unowned) -> str:
     return f"  {format_bytes(item.bytes)} on {item.device} in {blocks} that no Python object holds{where}: {item.what}"
 
 
-def _row(storage: Storage, origins: Mapping[tuple[str, int], str]) -> tuple[str, ...]:
+def _graph_text(path: str, nodes: int, storages: Iterable[Storage]) -> str:
+    """Say what a graph keeps: its nodes, and what they saved that nothing else names."""
+    saved = sum(
+        storage.size
+        for storage in storages
+        if storage.holders[0].kind is HolderKind.GRAPH
+        and (storage.holders[0].root == path or storage.holders[0].path.startswith(f"{path}.grad_fn"))
+    )
+    what = f", and {format_bytes(saved)} that they saved" if saved else ""
+    return f"  {path} keeps {format_count(nodes)} autograd nodes alive{what}"
+
+
+def _series(storages: Iterable[Storage], origins: Mapping[tuple[str, int], str]) -> list[list[Storage]]:
+    """Put together what is alike but for a position in a list, or saved by one graph, the largest sum first.
+
+    Parameters and what belongs to them keep rows of their own: each is known by its name.
+    """
+    alike: dict[tuple[object, ...], list[Storage]] = defaultdict(list)
+    for storage in storages:
+        made = origins.get((storage.device, storage.address), "")
+        pattern: tuple[object, ...] = (storage.device, storage.address)
+        if storage.category in _OF_NO_NAME:
+            pattern = (storage.category, storage.dtype, storage.shared, _INDEX.sub("[]", storage.holders[0].path))
+        alike[(storage.device, made, *pattern)].append(storage)
+    found: list[list[Storage]] = []
+    for those in alike.values():
+        found += [those] if len(those) >= _LEAST_ALIKE else [[storage] for storage in those]
+    return sorted(found, key=lambda those: -sum(storage.size for storage in those))
+
+
+def _row(alike: Sequence[Storage], origins: Mapping[tuple[str, int], str]) -> tuple[str, ...]:
+    storage = alike[0]
     first, *others = storage.holders
-    also = f" (also {', '.join(holder.path for holder in others[:3])})" if others else ""
     shape = "×".join(map(str, storage.shape)) or "scalar"
     what = f"{storage.category.value} {shape} {storage.dtype}{', shared memory' if storage.shared else ''}"
     made = origins.get((storage.device, storage.address), "")
-    return format_bytes(storage.size), storage.device, what, made, first.path + also
+    path = first.path
+    if len(alike) > 1:
+        if any(other.shape != storage.shape for other in alike):
+            what = f"{storage.category.value} {storage.dtype}, of several shapes"
+        what, path = f"{format_count(len(alike))} × {what}", _span([other.holders[0].path for other in alike])
+    elif others:
+        more = f" and {format_count(len(others) - _MOST_OTHERS)} more" if len(others) > _MOST_OTHERS else ""
+        path = f"{path} (also {', '.join(holder.path for holder in others[:_MOST_OTHERS])}{more})"
+    return format_bytes(sum(one.size for one in alike)), storage.device, what, made, path
+
+
+def _span(paths: Sequence[str]) -> str:
+    """Write paths that differ in their indices as one: ``outputs[0…411]``."""
+    columns = list(zip(*(map(int, _INDEX.findall(path)) for path in paths), strict=True))
+    spans = iter(
+        f"[{min(column)}]" if min(column) == max(column) else f"[{min(column)}…{max(column)}]" for column in columns
+    )
+    return _INDEX.sub(lambda _match: next(spans), paths[0])

@@ -79,6 +79,8 @@ class ToolMagics:
             origins=self._keeper.origins(scan),
             unowned=self._keeper.unowned(scan),
         )
+        if scan.storages and not self._keeper.entries:
+            text += "\n  which cell made what is not known: %gpumem_auto on measures every cell from then on"
         say(text)
 
     @as_magic(
@@ -93,14 +95,18 @@ class ToolMagics:
         Reference cycles, the last error in all its holders, the debugger and torch's free cache; nothing that a
         variable still names. Devices without a context of this process are not touched.
         """
-        from gpumem_magic.holders import release, release_text
+        from gpumem_magic.holders import kept_by_outputs, release, release_text
 
         found = options_of(self.gpumem_free, line, "%gpumem_free")
         try:
             steps = release(self._shell, outputs=found.out, variables=found.vars, compiled=found.compiled)
-            say(release_text(steps))
         except BadUsageError as error:
             raise UsageError(f"%gpumem_free: {error}") from None
+        try:
+            left = {} if found.out else kept_by_outputs(self._shell)
+        except Exception:  # noqa: BLE001 - any object may be hostile; what was freed is said all the same
+            left = {}
+        say(release_text(steps, left))
 
     @as_magic(
         "gpumem_conf",

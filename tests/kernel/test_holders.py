@@ -30,6 +30,38 @@ def test_the_debugger_keeps_what_it_showed_after_the_next_error(kernel):
     assert "acts" not in who(kernel)
 
 
+def test_a_debugger_left_in_the_cells_own_frame_keeps_what_the_cell_ended_with(kernel):
+    kernel.run(TRAIN.format(count=201_000))
+    kernel.run(DEBUG.format(how="%debug").replace("p acts.shape", "up"))
+    kernel.run("1 / 0")
+    text = who(kernel)
+    assert "785 KiB held by the debugger: %gpumem_free gives it back" in text
+    assert "debugger: ValueError in train(), local `acts`" in text
+    kernel.run("%gpumem_free")
+    assert "acts" not in who(kernel)
+
+
+@pytest.mark.parametrize("line", ["%%gpumem", "%gpumem_auto on"])
+def test_what_measures_the_cell_is_none_of_the_users_tensors(fresh_kernel, line):
+    fresh_kernel.run("import torch\n%load_ext gpumem_magic")
+    if line.startswith("%%"):
+        text = fresh_kernel.run(f"{line}\nx = torch.ones(70_000)\n%gpumem_who").text()
+    else:
+        fresh_kernel.run(line)
+        fresh_kernel.run("x = torch.ones(70_000)")
+        text = who(fresh_kernel)
+    assert "1 live tensor storage holds 273 KiB on cpu" in text
+
+
+def test_free_says_what_the_output_history_keeps(fresh_kernel):
+    fresh_kernel.run("import torch\n%load_ext gpumem_magic")
+    fresh_kernel.run("torch.ones(262_144), torch.ones(262_144)")
+    told = "left in Out and _, as it may be wanted: 2.00 MiB on cpu; %gpumem_free --out gives that back too"
+    assert told in fresh_kernel.run("%gpumem_free").text()
+    assert "output history: 2.00 MiB of tensors on cpu" in fresh_kernel.run("%gpumem_free --out").text()
+    assert "left in" not in fresh_kernel.run("%gpumem_free").text()
+
+
 @pytest.mark.parametrize("how", ["import pdb; pdb.pm()", "from IPython.core.debugger import Pdb; Pdb().set_trace()"])
 def test_a_debugger_that_was_left_keeps_nothing_of_its_own(kernel, how):
     kernel.run(TRAIN.format(count=210_000))

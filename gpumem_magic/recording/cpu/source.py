@@ -8,6 +8,7 @@ the same tree.
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,12 @@ _WORTH_TRIMMING = 20_000
 _MOST_REGIONS = 10_000
 # Blocks that must be seen in malloc's figure, or it is not the malloc that torch uses.
 _BYTES_A_BLOCK = 48
+
+
+@functools.lru_cache(maxsize=1)
+def _own_storage(storage: Any) -> Any:
+    """Return a class of storages that are ours: whoever lists the user's looks for torch's own class."""
+    return type("PrimingBlock", (storage,), {})
 
 
 def _is_noise(line: bytes) -> bool:
@@ -151,8 +158,9 @@ class CpuSource:
 
     def _prepare(self) -> Callable[[], int | None] | None:
         """Make the blocks whose frees draw out torch's warning; return malloc's figure if it moved with them."""
+        kind = _own_storage(self._torch.UntypedStorage)
         before = allocated_by_malloc()
-        self._blocks = [self._torch.UntypedStorage(1) for _ in range(_PRIMING_BLOCKS)]
+        self._blocks = [kind(1) for _ in range(_PRIMING_BLOCKS)]
         after = allocated_by_malloc()
         moved = before is not None and after is not None and after - before >= _PRIMING_BLOCKS * _BYTES_A_BLOCK
         return allocated_by_malloc if moved else None

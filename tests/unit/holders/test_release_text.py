@@ -66,3 +66,11 @@ def test_an_allocator_without_statistics_is_told_and_the_steps_are_taken(monkeyp
     steps = in_steps([("names", lambda: done.append(True))])
     assert done == [True]
     assert "  ! torch's free cache: RuntimeError: CUDAPluggable" in release_text(steps)
+
+
+def test_what_the_output_history_still_keeps_is_said():
+    steps = [Freed("reference cycles", {}, {}), Freed("last error", {"cpu": MIB}, {})]
+    told = "  left in Out and _, as it may be wanted: 6.00 MiB on cpu; %gpumem_free --out gives that back too"
+    assert release_text(steps, {"cpu": 6 * MIB}).splitlines()[-1] == told
+    assert release_text(steps[:1], {"cpu": 6 * MIB}).splitlines()[1:] == [told]
+    assert "--out" not in release_text(steps, {})

@@ -260,6 +260,14 @@ def test_imported_module(shell, monkeypatch):
     assert (holder.kind, holder.path) == (HolderKind.MODULE, "module helpers_of_the_user: cache['a']")
 
 
+def test_class_of_an_imported_module(shell, monkeypatch):
+    module = types.ModuleType("classes_of_the_user")
+    exec("class Store:\n    shared = []", module.__dict__)  # noqa: S102 - stands for a file
+    module.Store.shared.append(torch.ones(COUNT))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert find(shell, quick=False).holders[0].path == "module classes_of_the_user: Store.shared[0]"
+
+
 class _Hostile:
     """Whatever is asked of it, it fails; looking must not ask."""
 

@@ -9,8 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gpumem_magic.analysis.model import Group
 from gpumem_magic.book import Tensors, ledger_text, summary_line
 from gpumem_magic.book.blocks import BlockTable
+from gpumem_magic.book.model import Origin
 from gpumem_magic.holders.model import Category, Holder, HolderKind, HolderScan, Storage
 from gpumem_magic.recording.model import Outcome
 from gpumem_magic.trace.model import Action, Events
@@ -276,6 +278,14 @@ def test_where_a_block_was_made(notebook):
     assert [origins[name].entry.title for name in "ab"] == ["In [1]", "second"]
     assert notebook.ledger.origin("cuda:1", notebook.blocks["a"][0]) is None
     assert notebook.ledger.origin("cuda:0", notebook.blocks["a"][0] + 512) is None
+
+
+def test_a_line_of_another_cells_function_stands_beside_the_run_that_called_it(notebook):
+    notebook.alloc("a", MIB)
+    entry = notebook.cell()
+    assert str(Origin(entry, Group("line", "line 2"))) == "In [1] line 2"
+    assert str(Origin(entry, Group("line", "In [7] line 4"))) == "In [1] (In [7] line 4)"
+    assert str(Origin(entry, None)) == "In [1]"
 
 
 @pytest.mark.parametrize("counts", [True, False])

@@ -194,13 +194,14 @@ def test_an_interrupt_as_the_block_ends_leaves_nothing_running():
 def test_an_interrupt_as_the_block_begins_leaves_nothing_running(monkeypatch):
     storage = torch.UntypedStorage
 
-    def pressing(size):
+    def pressing(cls, size):
         signal.raise_signal(signal.SIGINT)
-        return storage(size)
+        return storage.__new__(cls, size)
 
+    presses = type("PressingStorage", (storage,), {"__new__": pressing})
     entered = []
     with monkeypatch.context() as patch:
-        patch.setattr(torch, "UntypedStorage", pressing)
+        patch.setattr(torch, "UntypedStorage", presses)
         with pytest.raises(KeyboardInterrupt), gpumem_magic.record():
             entered.append("block")
     assert entered == []
