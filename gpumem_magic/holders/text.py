@@ -174,7 +174,8 @@ def _series(storages: Iterable[Storage], origins: Mapping[tuple[str, int], str])
         pattern: tuple[object, ...] = (storage.device, storage.address)
         if storage.category in _OF_NO_NAME:
             pattern = (storage.category, storage.dtype, storage.shared, _INDEX.sub("[]", storage.holders[0].path))
-        alike[(storage.device, made, *pattern)].append(storage)
+        key = (storage.device, made, *pattern)
+        alike[key].append(storage)
     found: list[list[Storage]] = []
     for those in alike.values():
         found += [those] if len(those) >= _LEAST_ALIKE else [[storage] for storage in those]
