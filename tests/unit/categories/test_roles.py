@@ -10,6 +10,7 @@ import weakref
 from typing import Any
 
 import pytest
+from by_hand.ways import WAYS, choose_way
 
 torch: Any = pytest.importorskip("torch")
 
@@ -17,6 +18,11 @@ from gpumem_magic.holders.roles import ROLES, RoleBook  # noqa: E402
 from gpumem_magic.recording.marks.calls import NO_CALLS, CallMarks  # noqa: E402
 
 needs_monitoring = pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="Python 3.12 tells torch's calls")
+
+
+@pytest.fixture(autouse=True, params=WAYS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose_way(request.param, monkeypatch)
 
 
 class Net(torch.nn.Module):  # type: ignore[misc]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from by_hand.ways import WAYS, choose_way
 from marked_cells import HAS_FUNCTIONS, Enough, Joined, is_cell  # type: ignore[import-not-found]
 from random_programs import program  # type: ignore[import-not-found]
 
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(not HAS_FUNCTIONS, reason="needs Python 3.12")
 
 FREE_IDS = (3, 4)
+
+
+@pytest.fixture(autouse=True, params=WAYS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose_way(request.param, monkeypatch)
 
 
 def run_program(notebook: Notebook, seed: int, *, floods: bool) -> Joined:

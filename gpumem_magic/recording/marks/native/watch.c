@@ -143,9 +143,10 @@ is_look_due(Watch *self, int64_t now)
     if (next == NULL) {
         return -1;
     }
-    long long next_ns = PyLong_AsLongLong(next);
+    int never = 0; /* 1 for what is later than any clock tells */
+    long long next_ns = PyLong_AsLongLongAndOverflow(next, &never);
     Py_DECREF(next);
-    return next_ns == -1 && PyErr_Occurred() ? -1 : now >= next_ns;
+    return next_ns == -1 && PyErr_Occurred() ? -1 : never <= 0 && now >= next_ns;
 }
 
 static PyObject *
