@@ -198,8 +198,12 @@ class ThreadLog:
         self._trim(limit)
 
     def latest(self, count: int) -> list[int]:
-        """Return the spots of the newest marks, `count` of them if there are so many."""
-        return [*self._old_spots[-count:], *self.spots[: self.count]][-count:]
+        """Return the spots of the newest marks, at most `count`, from when the thread last came from nowhere."""
+        spots = [*self._old_spots[-count:], *self.spots[: self.count]][-count:]
+        # What ran before, in another statement of the cell, says nothing of what runs now.
+        if NOWHERE in spots:
+            del spots[: len(spots) - spots[::-1].index(NOWHERE)]
+        return spots
 
     def _trim(self, limit: int) -> None:
         if len(self._old_times) > limit:

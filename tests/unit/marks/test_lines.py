@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,7 @@ from gpumem_magic.analysis.lines import (
     attribute,
     clock_offset,
 )
+from gpumem_magic.recording.marks import store
 from gpumem_magic.recording.model import Marks
 
 PLACES = (
@@ -150,3 +153,14 @@ def test_many_events_and_marks_against_a_plain_search() -> None:
         at = int(np.searchsorted(times, event, side="right")) - 1
         expected.append(OUTSIDE if at < 0 or place[at] < 0 else int(place[at]))
     assert joined(given, events.tolist()) == expected
+
+
+def test_the_latest_marks_are_those_since_the_thread_came_from_nowhere() -> None:
+    log = store.ThreadLog(threading.get_ident())
+    spots = [7, 8, store.NOWHERE, 9, 10, 11]
+    log.extend(np.arange(4), np.array(spots[:4], np.uint32), 1_000)
+    log.spots[:2], log.count = spots[4:], 2
+    assert log.latest(10) == [9, 10, 11]
+    assert log.latest(2) == [10, 11]
+    log.spots[2], log.count = store.NOWHERE, 3
+    assert log.latest(10) == []
