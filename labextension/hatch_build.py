@@ -82,12 +82,12 @@ class BuildHook(BuildHookInterface[Any]):
         version
             ``standard`` or ``editable``; both get the production bundle.
         build_data
-            Hatchling's own; is told of the C part, which makes a wheel one for this platform.
+            Hatchling's own; is told what a wheel holds besides, and that the C part makes it one for this platform.
 
         Raises
         ------
         RuntimeError
-            The front end could not be built, or the C part although it was insisted on.
+            The front end could not be built, or an editable install's C part is in use.
         """
         root = Path(self.root)
         if not is_fresh(root):
@@ -95,15 +95,21 @@ class BuildHook(BuildHookInterface[Any]):
             _build_front_end(root)
         if self.target_name != "wheel":
             return
+        if version != "editable":
+            # `gpumem-magic demo` runs it. An editable install has it in the tree; of a copy in site-packages, pip would
+            # leave the folder behind, and Python would import that as an empty package.
+            build_data["force_include"]["notebooks/quickstart.ipynb"] = "gpumem_magic/notebooks/quickstart.ipynb"
         try:
-            if version == "editable":
-                native.build_in_place(root)
-                return
-            self._compiled = tempfile.TemporaryDirectory()
-            built = native.build(root, Path(self._compiled.name))
+            self._build_native(root, version, build_data)
         except native.NotBuiltError as reason:
             self.app.display_warning(f"gpumem-magic: {reason}")
+
+    def _build_native(self, root: Path, version: str, build_data: dict[str, Any]) -> None:
+        if version == "editable":
+            native.build_in_place(root)
             return
+        self._compiled = tempfile.TemporaryDirectory()
+        built = native.build(root, Path(self._compiled.name))
         if built is not None:
             binary, place = built
             build_data["force_include"][str(binary)] = place

@@ -186,9 +186,9 @@ def test_the_source_distribution_holds_sources_and_built_files(sdist, built):
         "CHANGELOG.md",
         "pyproject.toml",
     } <= set(sdist)
-    assert {"gpumem_magic/recording/marks/native/native.c", "gpumem_magic/recording/marks/native/native.h"} <= set(
-        sdist
-    )
+    native = {path.relative_to(built.tree).as_posix() for path in built.tree.glob("gpumem_magic/**/*.[ch]")}
+    assert {Path(name).suffix for name in native} == {".c", ".h"}
+    assert native <= set(sdist)
     assert not any(name.startswith("tests/") or name.endswith((".so", ".pyd")) for name in sdist)
     assert [name for name in sdist if name.endswith(".ipynb")] == ["notebooks/quickstart.ipynb"]
 

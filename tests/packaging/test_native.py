@@ -172,6 +172,10 @@ def test_an_editable_install_has_it_beside_the_package_and_replaces_an_old_one(w
             # Another file: what a running Python has mapped keeps its bytes.
             assert running.read() == b"of other sources"
         assert workshop.python_run("-c", WHERE, cwd=workshop.tree).strip() == str(target)
+        (wheel,) = tmp_path.glob("*.whl")
+        with zipfile.ZipFile(wheel) as opened:
+            # Of a folder in site-packages, pip would leave an empty one, which Python imports as a package.
+            assert not any(name.startswith("gpumem_magic/") for name in opened.namelist())
         # Where it can no longer be had, the old one does not stay.
         assert LEFT_OUT in workshop.hatchling(f"build_editable({str(tmp_path)!r})", CC="/nowhere/cc")
         assert not target.exists()
