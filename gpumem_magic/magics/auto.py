@@ -118,6 +118,8 @@ class Keeper:
         self._origins.measured()
         entry = self.ledger.add(recording, report.analysis, cell_id)
         if entry is None:
+            if brief and report.analysis.oom is not None:
+                publish_display_data({"text/plain": report.analysis.oom.text()})
             return report
         self._origins.see(scan, self.ledger)
         if entry.run >= _LEAST_RUNS:
@@ -125,7 +127,9 @@ class Keeper:
         if brief:
             from gpumem_magic.book import summary_line
 
-            publish_display_data({"text/plain": summary_line(entry)})
+            verdict = report.analysis.oom
+            lines = () if verdict is None else verdict.lines()
+            publish_display_data({"text/plain": "\n  ".join([summary_line(entry), *lines])})
         _reports.keep(report, instead_of=built)
         return report
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumem_magic import _reports
 from gpumem_magic._format import format_bytes, format_count, say
+from gpumem_magic.magics.explain import SCAN_SECONDS, look, look_after_failure
 from gpumem_magic.magics.lines import MAGIC_CODE, CellLines
 from gpumem_magic.magics.live import live_line_for
 from gpumem_magic.magics.remarks import held_by_error, leftover_notes, remarks
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Measurement"]
 
-# After an out-of-memory error somebody waits to read why.
-_SCAN_SECONDS = 1.0
 # What the notebook's names reach is found in milliseconds; a notebook with a million objects does not wait for more.
 _GLANCE_SECONDS = 0.15
 
@@ -202,11 +201,12 @@ class Measurement:
         """
         recording = self._with_runs(recording)
         if self.request.brief:
-            if not _saw_memory(recording):
+            if not _saw_memory(recording) and recording.failure is None:
                 return  # most cells: neither numpy nor the analysis is needed
             from gpumem_magic.report import build
 
-            self._book(recording, build(recording, top=self.request.top), cell_id, None)
+            scan = None if recording.failure is None else self._holders(recording)
+            self._book(recording, build(recording, top=self.request.top, holders=scan), cell_id, scan)
             return
         holders = self._holders(recording)
         from gpumem_magic.book.intake import text_key
@@ -224,7 +224,7 @@ class Measurement:
         from gpumem_magic.analysis.leaks.check import broken_promise, nothing_to_judge
 
         if any(not leak.is_explained for leak in report.leaks):
-            scan = self._scan(_SCAN_SECONDS, quick=False)
+            scan = look(self._shell, SCAN_SECONDS, quick=False)
             if scan is not None:
                 analysis = with_keepers(report.analysis, scan)
                 # What the first look was cut short of, this one may have found.
@@ -276,7 +276,7 @@ class Measurement:
         if stayed is None:
             say(scratch_text(scratch, freed, unknown="there is no report of the cell"))
             return
-        scan = self._scan(_SCAN_SECONDS, quick=False) if stayed else None
+        scan = look(self._shell, SCAN_SECONDS, quick=False) if stayed else None
         if scan is None:
             unknown = "the search failed" if stayed else None
             say(scratch_text(scratch, freed, unknown=unknown))
@@ -289,26 +289,11 @@ class Measurement:
 
     def _holders(self, recording: Recording) -> HolderScan | None:
         """Look who holds what stayed; thoroughly when memory ran out, as it may be held by accident."""
-        has_failed = recording.failure is not None
-        if not has_failed and (recording.trace is None or not recording.trace.devices):
+        if recording.failure is not None:
+            return look_after_failure(self._shell, recording.cell.source, self._idle)
+        if recording.trace is None or not recording.trace.devices:
             return None
-        if not has_failed:
-            return self._scan(_GLANCE_SECONDS, quick=True)
-        from gpumem_magic.holders.names import names_in_use
-
-        space = self._shell.user_ns
-        used = names_in_use(self._shell.transform_cell(recording.cell.source), space)
-        scan = self._scan(_SCAN_SECONDS, quick=False, first=used)
-        return None if scan is None else replace(scan, idle=self._idle(set(space).difference(used)))
-
-    def _scan(self, seconds: float, *, quick: bool, first: Collection[str] = ()) -> HolderScan | None:
-        from gpumem_magic.holders import who_holds, with_bounds
-
-        try:
-            return with_bounds(who_holds(self._shell, budget=seconds, quick=quick, first=first), self._shell.user_ns)
-        except Exception as error:  # noqa: BLE001 - any object may be hostile; the report stands without it
-            say(f"gpumem: looking for holders failed ({one_line(error)}); the report leaves them out")
-            return None
+        return look(self._shell, _GLANCE_SECONDS, quick=True)
 
     def _with_cell_lines(self, recording: Recording) -> Recording:
         if not self.lines or not recording.cell.filenames:

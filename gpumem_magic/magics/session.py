@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 from IPython.core.inputtransformer2 import classic_prompt, ipython_prompt, leading_indent
+from IPython.display import publish_display_data
 
 from gpumem_magic._errors import LeakError
 from gpumem_magic._format import say
@@ -149,7 +150,7 @@ class Session:
         frame = self._take(result)
         # What was pressed for this cell must not stop the next one that somebody runs.
         came_late = not self._frames and take_press_back()
-        if frame is not None and (frame.native is not None or frame.nested):
+        if frame is not None and (frame.native is not None or frame.nested or self._failed_unmeasured(result)):
             try:
                 # Snapshot and trace are hundreds of thousands of objects that a collection would only walk over.
                 with interrupt_between_imports(once_more=_was_stopped(result)), paused_collector():
@@ -178,6 +179,30 @@ class Session:
         for measurement in _measurements([frame]):
             if measurement.broken_promise is not None:
                 fail_cell(self._shell, result, LeakError(measurement.broken_promise))
+        if measurement is None and not frame.nested:
+            self._explain(frame, result)
+
+    def _failed_unmeasured(self, result: Any) -> bool:
+        """Tell whether the user's own cell ended in an error, where nothing else is being measured."""
+        is_shown = not getattr(getattr(result, "info", None), "silent", False)
+        return is_shown and not self._frames and getattr(result, "error_in_exec", None) is not None
+
+    def _explain(self, frame: _Frame, result: Any) -> None:
+        """Say why a cell that nobody measured ran out of memory, if that is how it ended."""
+        from gpumem_magic.recording.failure import chain, is_out_of_memory
+
+        if not any(is_out_of_memory(error) for error in chain(result.error_in_exec)):
+            return
+        from gpumem_magic.magics.explain import explanation
+        from gpumem_magic.recording.notes import one_line
+
+        try:
+            cell = self._describe(None, frame.info.raw_cell, *self._numbered(result))
+            text = explanation(self._shell, result.error_in_exec, cell, self._keeper.idle)
+        except Exception as error:  # noqa: BLE001 - told in one line; the cell's own error stands
+            text = f"gpumem: why memory ran out could not be told ({one_line(error)})"
+        if text is not None:
+            publish_display_data({"text/plain": text})
 
     def close(self, forget: Callable[[], None]) -> None:
         """Call `forget`, which takes `after_cell` out of IPython's events, once nothing is being measured.
@@ -335,18 +360,21 @@ class Session:
         return identity if isinstance(identity, str) else None
 
     def _cell(self, measurement: Measurement, frame: _Frame, result: Any) -> Cell:
+        return self._describe(measurement, frame.info.raw_cell, *self._numbered(result))
+
+    def _numbered(self, result: Any) -> tuple[int, tuple[str, ...]]:
+        """Return the number of the cell that ended, and the names of its code."""
         number = getattr(result, "execution_count", None)
         if number is None:
             number = running_number(self._shell)
-        names = tuple(name for name, count in self._cells.numbers().items() if count == number)
-        return self._describe(measurement, frame.info.raw_cell, number, names)
+        return number, tuple(name for name, count in self._cells.numbers().items() if count == number)
 
-    def _describe(self, measurement: Measurement, source: str, number: int, filenames: tuple[str, ...]) -> Cell:
+    def _describe(self, measurement: Measurement | None, source: str, number: int, filenames: tuple[str, ...]) -> Cell:
         from gpumem_magic.recording.model import Cell
 
         return Cell(
             execution_count=number,
-            label=measurement.request.record.label,
+            label=None if measurement is None else measurement.request.record.label,
             source=source,
             filenames=filenames,
             others=self._cells.others(filenames),

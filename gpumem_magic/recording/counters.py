@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gpumem_magic.recording.devices import Target
 from gpumem_magic.recording.model import DeviceReading, SourceKind
-from gpumem_magic.recording.readings import now_us
+from gpumem_magic.recording.readings import cpu_reading, cuda_readings, now_us
 from gpumem_magic.recording.source import Evidence
 
 if TYPE_CHECKING:
     from gpumem_magic.recording.notes import Notes
 
-__all__ = ["CountersSource", "other_readings"]
+__all__ = ["CountersSource", "device_readings", "other_readings"]
 
 _NO_PEAK = "this allocator keeps no peak"
 
@@ -39,6 +40,13 @@ class CountersSource:
     def stop(self, started_us: int, ended_us: int) -> Evidence:  # noqa: ARG002 - the protocol's signature
         """Return nothing: there were no events."""
         return Evidence()
+
+
+def device_readings(torch: Any, target: Target, notes: Notes) -> tuple[DeviceReading, ...]:
+    """Read every device of the kind that is watched, without initialising any."""
+    if target is Target.CUDA:
+        return cuda_readings(torch, notes)
+    return (cpu_reading(),) if target is Target.CPU else other_readings(torch, target.value)
 
 
 def other_readings(torch: Any, kind: str) -> tuple[DeviceReading, ...]:

@@ -360,6 +360,8 @@ class Recording:
         What memory was for, or None where that was not looked at.
     process
         What this process held, sampled; None where torch's own recording tells more, or nobody asked.
+    is_measured
+        False where nothing was watched and only its end is known.
     """
 
     cell: Cell
@@ -380,3 +382,4 @@ class Recording:
     calls: Calls | None = None
     roles: Roles | None = None
     process: ProcessSamples | None = None
+    is_measured: bool = True

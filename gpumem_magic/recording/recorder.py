@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gpumem_magic.recording.counters import CountersSource, other_readings
+from gpumem_magic.recording.counters import CountersSource, device_readings, other_readings
 from gpumem_magic.recording.cuda import CudaSource
 from gpumem_magic.recording.devices import Target, choose_target, cuda_is_asleep
 from gpumem_magic.recording.failure import last_error_name, with_surroundings
@@ -22,7 +22,6 @@ from gpumem_magic.recording.process import CALM_SECONDS, QUICK_SECONDS, ProcessW
 from gpumem_magic.recording.readings import (
     cpu_reading,
     cuda_counters,
-    cuda_readings,
     device_uuid,
     driver_memory,
     now_us,
@@ -333,12 +332,7 @@ class Recorder:
         readings: tuple[DeviceReading, ...] = ()
         if attached is not None:
             with self.notes.guard("reading the counters"):
-                if attached.target is Target.CUDA:
-                    readings = cuda_readings(attached.torch, self.notes)
-                elif attached.target is Target.CPU:
-                    readings = (cpu_reading(),)
-                else:
-                    readings = other_readings(attached.torch, attached.target.value)
+                readings = device_readings(attached.torch, attached.target, self.notes)
         for reading in readings:
             if reading.device_total is not None:
                 self._totals[reading.device] = reading.device_total

@@ -113,7 +113,15 @@ def reading(heap=None, *, total=80 * GIB, limit=None, outside=GIB // 2, others=0
 
 
 def cell(
-    heap=None, *, after=None, conf=DEFAULTS, failure=None, holders=None, outcome=Outcome.OUT_OF_MEMORY, error=None
+    heap=None,
+    *,
+    after=None,
+    conf=DEFAULTS,
+    failure=None,
+    holders=None,
+    outcome=Outcome.OUT_OF_MEMORY,
+    error=None,
+    **more,
 ):
     trace = None if heap is None else Trace((heap.device(),), StackTable(), (), conf)
     recording = Recording(
@@ -127,6 +135,7 @@ def cell(
         marks=heap.marks() if heap is not None else None,
         error=error or "OutOfMemoryError: CUDA out of memory.",
         failure=failure,
+        **more,
     )
     return analyse(recording, holders=holders)
 
@@ -162,8 +171,8 @@ def kept_by(kind, path, device="cuda:0"):
     return HolderScan((Storage(device, 1 << 40, 60 * GIB, 1, (1,), "uint8", Category.OTHER, (holder,)),), 1, 0.0, None)
 
 
-def from_text(text, *, after=None, frames=((FILE, 4, "<module>"),), host=None):
-    return cell(after=after, failure=Failure(text, frames=frames, host=host)).oom
+def from_text(text, *, after=None, frames=((FILE, 4, "<module>"),), host=None, **more):
+    return cell(after=after, failure=Failure(text, frames=frames, host=host), **more).oom
 
 
 def cuda(tried, total, free, process, allocated, unallocated, more=""):  # noqa: PLR0917 - the text's order

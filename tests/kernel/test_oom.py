@@ -102,3 +102,67 @@ def test_a_retry_inside_the_handler_is_told_what_was_in_its_way(kernel):
     assert told in first
     assert "  do: try again after the `except` block, not inside it" in cell.report
     kernel.run("%gpumem_free")
+
+
+NOT_MEASURED = "  not known: who held what by line, as this cell was not measured: "
+
+
+def told(cell):
+    """Return what stands under the error: the last output, which is the only one of ours."""
+    assert cell.kinds[-1] == "report"
+    return cell.report.splitlines()
+
+
+def test_a_cell_that_nobody_measured_is_told_why_as_well(kernel):
+    cell = kernel.run("def deep():\n    return torch.empty(1 << 50)\ndeep()")
+    assert cell.kinds == ["RuntimeError", "report"]
+    lines = told(cell)
+    assert lines[0].startswith("gpumem: Out of memory at line 2 `return torch.empty(1 << 50)`: it asked for 4.00 PiB")
+    assert lines[1].startswith("  why: asked for 4.00 PiB, ")
+    assert lines[-1].startswith(NOT_MEASURED)
+
+
+def test_an_error_raised_while_handling_it_is_told_without_a_measurement_too(kernel):
+    code = "try:\n    torch.empty(1 << 50)\nexcept RuntimeError:\n    raise ValueError('no room for it')"
+    assert told(kernel.run(code))[0].startswith("gpumem: Ran out of memory at line 2 `torch.empty(1 << 50)`")
+
+
+def test_a_line_of_another_magic_is_not_taken_for_the_one_that_asked(kernel):
+    assert told(kernel.run("%%time\ntorch.empty(1 << 50)"))[0].startswith("gpumem: Out of memory: it asked for 4.00")
+
+
+def test_other_errors_and_caught_ones_are_told_nothing(kernel):
+    assert kernel.run("1 / 0").kinds == ["ZeroDivisionError"]
+    assert kernel.run("try:\n    torch.empty(1 << 50)\nexcept RuntimeError:\n    pass").kinds == []
+
+
+def test_what_an_accident_keeps_is_named_without_a_measurement(kernel):
+    kernel.run("torch.ones(3 << 20)")
+    text = (
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.25 GiB of which 1.12 GiB is "
+        "free. Including non-PyTorch memory, this process has 78.11 GiB memory in use. Of the allocated memory 77.00 "
+        "GiB is allocated by PyTorch, and 100.00 MiB is reserved by PyTorch but unallocated."
+    )
+    lines = told(kernel.run(f"raise torch.OutOfMemoryError({text!r})"))
+    assert "live tensors really hold 77.0 GiB of the card's 79.2 GiB" in lines[0]
+    kernel.run("%gpumem_free --out")
+
+
+def test_the_one_line_under_every_cell_becomes_the_verdict(fresh_kernel):
+    fresh_kernel.run("import torch\n%load_ext gpumem_magic\n%gpumem_auto on")
+    nothing = told(fresh_kernel.run("x = torch.empty(1 << 50)"))
+    assert nothing[0].startswith("gpumem: Out of memory at line 1 `x = torch.empty(1 << 50)`: it asked for 4.00 PiB")
+    assert any(line.startswith("  do: ask for less at once at line 1") for line in nothing)
+    some = told(fresh_kernel.run("kept = torch.ones(1024, 1024)\nx = torch.empty(1 << 50)"))
+    assert some[0].startswith("gpumem: Out of memory at line 2 `x = torch.empty(1 << 50)`")
+    assert "Peak 4.00 MiB at line 1" in some[0]
+    assert any(line.startswith("  do: ask for less at once at line 2") for line in some)
+    assert not any("not measured" in line for line in [*nothing, *some])
+
+
+def test_memory_that_ran_out_is_told_where_torch_was_never_imported(fresh_kernel):
+    fresh_kernel.run("%load_ext gpumem_magic")
+    assert told(fresh_kernel.run("raise MemoryError"))[0].startswith(
+        "gpumem: Out of memory at line 1 `raise MemoryError`"
+    )
+    assert fresh_kernel.run("import sys; 'torch' in sys.modules").result == "False"

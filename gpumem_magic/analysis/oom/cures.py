@@ -220,7 +220,8 @@ def _unknown(evidence: Evidence) -> list[str]:
     if evidence.backend == "unknown":
         return [_SMALLER, "on a GPU that torch uses too, call torch.cuda.empty_cache() before this line"]
     if evidence.kind in {"driver", "library"}:
-        return ["call torch.cuda.empty_cache() before this line, so that libraries find room", "run it under %%gpumem"]
+        found = ["call torch.cuda.empty_cache() before this line, so that libraries find room"]
+        return [*found, _SMALLER if evidence.is_measured else "run it under %%gpumem"]
     if evidence.worker is not None:
         return [f"run what {evidence.worker} does in this process (num_workers=0), where it is recorded", _SMALLER]
     if evidence.backend == "cpu":
@@ -228,7 +229,8 @@ def _unknown(evidence: Evidence) -> list[str]:
             "look at the size that this line asks for, and ask for less at once: chunks, or a smaller dtype",
             _HOST_RULES,
         ]
-    return ["run it under %%gpumem, which records who holds what", "%gpumem_who names what is alive now"]
+    first = _SMALLER if evidence.is_measured else "run it under %%gpumem, which records who holds what"
+    return [first, "%gpumem_who names what is alive now"]
 
 
 _CURES: dict[Cause, Callable[[Evidence], list[str]]] = {
@@ -247,6 +249,7 @@ _CURES: dict[Cause, Callable[[Evidence], list[str]]] = {
 def suggestions(cause: Cause, evidence: Evidence) -> tuple[str, ...]:
     """Return what to do, the smallest change that fits first."""
     found = _CURES[cause](evidence)
+    found[0] = found[0].removeprefix("or ")
     settings = evidence.settings
     if cause is not Cause.SETTING and settings is not None and settings.lost is not None:
         found.append(f"beside this: '{settings.wanted}' is not in force ({settings.lost})")

@@ -70,6 +70,10 @@ class OomVerdict:
             *(f"not known: {text}" for text in self.unknown),
         )
 
+    def text(self) -> str:
+        """Return all of it as a cell's output."""
+        return "\n  ".join([f"gpumem: {self.sentence}", *self.lines()])
+
     def notes(self) -> tuple[Note, ...]:
         """Return the same as notes, for documents that show notes."""
         steps: list[str] = []
@@ -146,6 +150,7 @@ def diagnose(
         line=line,
         accidents=find_accidents(key, state, failure, holders, line),
         settings=settings_state(settings or {}, environment, version),
+        is_measured=recording is not None and recording.is_measured,
     )
     cause = decide(evidence)
     if retry is not None and cause in {Cause.FRAGMENTATION, Cause.SETTING}:

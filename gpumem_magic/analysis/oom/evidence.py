@@ -91,6 +91,8 @@ class Evidence:
         The error came from this other thread.
     tried
         Every setting that was replayed, the smallest change first.
+    is_measured
+        The code was measured, so that measuring it is no advice.
     """
 
     key: str
@@ -118,6 +120,7 @@ class Evidence:
     missing: tuple[str, ...] = field(default_factory=tuple)
     thread: str | None = None
     tried: tuple[Retrial, ...] = ()
+    is_measured: bool = False
 
     @property
     def obtainable(self) -> Size | None:
@@ -162,6 +165,7 @@ def gather(
     line: Group | None = None,
     accidents: tuple[Accident, ...] = (),
     settings: SettingsState | None = None,
+    is_measured: bool = False,
 ) -> Evidence:
     """Put the sources together.
 
@@ -172,7 +176,7 @@ def gather(
     message, state, reading, processes
         What the error says, what the events say, what the counters said after the cell, and who was on the devices;
         each may be absent. A message from a worker process excludes the others, which are of this process.
-    line, accidents, settings
+    line, accidents, settings, is_measured
         As in `Evidence`.
     """
     backend = message.backend if message is not None else key.split(":", 1)[0]
@@ -220,6 +224,7 @@ def gather(
         worker=message.worker if message is not None else None,
         missing=_missing(message, state, process, total, backend),
         thread=message.thread if message is not None else None,
+        is_measured=is_measured,
     )
 
 

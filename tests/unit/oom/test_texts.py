@@ -215,3 +215,17 @@ def test_numpys_request_beyond_the_machine_needs_no_torch():
     found = host_only("Unable to allocate 64.0 GiB for an array with shape (8589934592,)", process=GIB, used=2 * GIB)
     assert found.cause is Cause.REQUEST
     assert "more than the whole machine holds (32.0 GiB)" in found.sentence
+
+
+@pytest.mark.parametrize("text", ["CUDA error: out of memory", "CUDA out of memory. Tried to allocate 2.00 GiB. GPU "])
+def test_only_a_cell_that_was_not_measured_is_told_to_measure_it(text):
+    for is_measured in (True, False):
+        found = from_text(text, is_measured=is_measured)
+        assert found.cause is Cause.UNKNOWN
+        assert any("run it under %%gpumem" in one for one in found.suggestions) is not is_measured
+
+
+def test_the_first_thing_to_do_does_not_begin_with_or():
+    found = from_text(cuda("2.00 GiB", "15.78 GiB", "1.20 GiB", "14.50 GiB", "9.00 GiB", "5.00 GiB"))
+    assert found.suggestions[0].startswith("restart the kernel and begin with")
+    assert "  do: restart the kernel and begin with" in found.text()
