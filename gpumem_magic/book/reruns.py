@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpumem_magic.analysis.leaks.evidence import LEAST_ITERATIONS
+from gpumem_magic.analysis.leaks.evidence import LEAST_ITERATIONS, blocks_to_count
 from gpumem_magic.analysis.leaks.model import Leak, LeakLine
 from gpumem_magic.analysis.leaks.words import leak_sentence
 from gpumem_magic.analysis.model import Group
@@ -62,11 +62,16 @@ def rerun_leak(
         gone = np.flatnonzero(left == 0)
         first = int(gone[-1]) + 1 if len(gone) else 0
         oldest = min(oldest, first)
-        each[first:] += left[first:]
-        which = mine[own & (run >= first)]
+        series = np.flatnonzero(own & (run >= first))
+        # The newest run's own variables are no growth.
+        counts = blocks_to_count(table.size[mine[series]], run[series] - first + 1, np.insert(left[first:], 0, 0))
+        series = series[counts]
+        left = np.bincount(run[series], table.size[mine[series]], len(runs)).astype(np.int64)
+        each += left
+        which = mine[series]
         kept.append(which)
         line = lines[number] if number >= 0 else _UNKNOWN
-        rows.append(LeakLine(line, int(np.median(left[first:])), int(left[first:].sum()), len(which)))
+        rows.append(LeakLine(line, int(np.median(left[first:])), int(left.sum()), len(which)))
     if not rows:
         return None
     rows.sort(key=lambda row: -row.bytes)

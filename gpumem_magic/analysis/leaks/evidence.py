@@ -16,7 +16,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["LEAST_ITERATIONS", "Shape", "Survivors", "judge", "regrown", "rhythm"]
+__all__ = ["LEAST_ITERATIONS", "Shape", "Survivors", "blocks_to_count", "judge", "regrown", "rhythm"]
 
 # A verdict needs evidence over this many iterations.
 LEAST_ITERATIONS = 3
@@ -122,6 +122,34 @@ def _is_bounded(iteration: NDArray[np.integer[Any]], ended: NDArray[np.integer[A
     np.add.at(change, until[kept], -1)
     level = np.cumsum(change)[:iterations]
     return bool(level[: int(iterations * _EARLY)].max() >= _LEVEL * level[-1] > 0)
+
+
+def blocks_to_count(
+    size: NDArray[np.int64], iteration: NDArray[np.integer[Any]], left: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Tell which survivors count as growth: of the last iteration no more than any other left, the first one apart.
+
+    What it has beyond that are its variables, which the next one would have bound anew.
+
+    Parameters
+    ----------
+    size, iteration
+        Bytes of each survivor, in the order in which they were made, and when that was.
+    left
+        Bytes that each iteration left.
+    """
+    counts = np.ones(len(size), bool)
+    last = len(left) - 1
+    steady = left[1:last]
+    if not steady.any():
+        return counts
+    most, now = int(steady.max()), int(left[last])
+    # The newest first: what is kept is mostly made before what is only bound.
+    for index in np.flatnonzero(iteration == last)[::-1].tolist():
+        if now - int(size[index]) >= most:
+            now -= int(size[index])
+            counts[index] = False
+    return counts
 
 
 def rhythm(iteration: NDArray[np.integer[Any]]) -> int | None:

@@ -10,7 +10,15 @@ import numpy as np
 
 from gpumem_magic._dataclasses import dataclass
 from gpumem_magic.analysis.categories.model import BUFFER, GRADIENT, KINDS, LABELS, OPTIMIZER, PARAMETER
-from gpumem_magic.analysis.leaks.evidence import LEAST_ITERATIONS, Shape, Survivors, judge, regrown, rhythm
+from gpumem_magic.analysis.leaks.evidence import (
+    LEAST_ITERATIONS,
+    Shape,
+    Survivors,
+    blocks_to_count,
+    judge,
+    regrown,
+    rhythm,
+)
 from gpumem_magic.analysis.leaks.lives import lives_of
 from gpumem_magic.analysis.leaks.loops import (
     adds_to_itself,
@@ -273,6 +281,11 @@ def _in_loop(turns: _Turns, lives: Lives, scene: Scene) -> list[_Found]:
             continue
         left = np.bincount(when, lives.size[kept], len(starts)).astype(np.int64)
         item = _Found(scene.name(loop.file, number, loop.scope), judged, kept, when, left)
+        if judged.shape is Shape.GROWTH:
+            settled = _settled(item, made, lives)
+            if settled is None:
+                continue
+            item = settled
         if judged.shape in {Shape.NOTHING, Shape.ONCE}:
             larger = made.regrown()
             if larger is not None:
@@ -319,6 +332,50 @@ class _Made:
         if requested.min() == requested.max():
             return None  # what is of one size did not grow
         return regrown(self.iteration, self.ended, requested, len(self._starts))
+
+
+def _settled(item: _Found, made: _Made, lives: Lives) -> _Found | None:
+    """Leave out what is alive of the last iteration only because it is the last; None where too little then grew.
+
+    Its variables would have been bound anew by the next one.
+    """
+    last = len(item.left) - 1
+    which = np.flatnonzero(item.left)
+    earlier = which[which < last]
+    if which[-1] != last:
+        return item
+    if _is_due(earlier, last, int(item.left[last]), made, lives):
+        return _trimmed(item, lives)
+    if len(earlier) < LEAST_ITERATIONS:
+        return None
+    old = item.iteration < last
+    left = item.left.copy()
+    left[last] = 0
+    judged = item.judged._replace(grown=len(earlier))
+    return item._replace(judged=judged, kept=item.kept[old], iteration=item.iteration[old], left=left)
+
+
+def _is_due(earlier: NDArray[np.intp], last: int, left: int, made: _Made, lives: Lives) -> bool:
+    """Tell whether the last iteration belongs to those that keep something, by the rhythm of the earlier ones.
+
+    Where they have none, by what an iteration usually leaves to the next one: as much would be alive of any last one.
+    """
+    every = rhythm(earlier)
+    if every is not None:
+        return last - int(earlier[-1]) == every
+    passes = made.ended > made.iteration
+    usual = np.bincount(made.iteration[passes], lives.size[made.which[passes]], last + 1)[:last]
+    return float(np.median(usual)) < left
+
+
+def _trimmed(item: _Found, lives: Lives) -> _Found:
+    """Leave out blocks by which the last iteration has more than any earlier one after the first."""
+    chosen = blocks_to_count(lives.size[item.kept], item.iteration, item.left)
+    if chosen.all():
+        return item
+    kept, iteration = item.kept[chosen], item.iteration[chosen]
+    left = np.bincount(iteration, lives.size[kept], len(item.left)).astype(np.int64)
+    return item._replace(kept=kept, iteration=iteration, left=left)
 
 
 def _again(item: _Found, larger: tuple[int, int, int], iteration: NDArray[np.int32], size: NDArray[np.int64]) -> _Found:
@@ -432,7 +489,8 @@ def _without_loops(device: DeviceAnalysis, lives: Lives, scene: Scene) -> tuple[
         alive = lives.stayed[tail]
         kept, when = tail[alive], np.flatnonzero(alive) // found.length
         left = np.bincount(when, lives.size[kept], found.periods).astype(np.int64)
-        each = int(left.sum()) // found.periods
-        item = _Found(group, Survivors(Shape.GROWTH, found.periods, each), kept, when, left)
+        item = _trimmed(_Found(group, Survivors(Shape.GROWTH, found.periods), kept, when, left), lives)
+        each = int(item.left.sum()) // found.periods
+        item = item._replace(judged=item.judged._replace(typical=each))
         leaks.append(_leak("kept", _Where(device.key, None, found.periods), [item], lives))
     return leaks, most

@@ -317,3 +317,15 @@ def test_the_line_under_a_cell_that_leaks(notebook):
     told = notebook.ledger.told(entry, "line 3 keeps 1 KiB more each iteration")
     assert summary_line(told).endswith("; leak: line 3 keeps 1 KiB more each iteration")
     assert notebook.ledger.entries == (told,)
+
+
+def test_what_the_newest_run_alone_still_has_is_no_growth(notebook):
+    for number in range(4):
+        notebook.alloc(f"kept{number}", 2 * MIB)
+        notebook.alloc("own", MIB)
+        entry = notebook.cell(source="kept.append(make()); own = small()")
+    (leak,) = notebook.ledger.reruns(entry, notebook.live(), None)
+    assert (leak.grown, leak.bytes_per_iteration, leak.bytes) == (4, 2 * MIB, 8 * MIB)
+    assert leak.left == (2 * MIB,) * 4
+    assert "each of the last 4 runs of this cell left 2.00 MiB of " in leak.sentence
+    assert leak.sentence.endswith(": 8.00 MiB")
