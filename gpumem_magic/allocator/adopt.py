@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic.allocator.ranges import within
 from gpumem_magic.allocator.rounding import SMALL_LIMIT
 from gpumem_magic.allocator.settings_model import MIB

@@ -8,12 +8,12 @@ free block, which reaches up to the next block in use or to the segment's end; i
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic.allocator.rounding import MIN_BLOCK
 from gpumem_magic.trace.model import Action
 

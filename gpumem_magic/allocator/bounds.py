@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic.allocator.program import Op
 from gpumem_magic.allocator.rounding import round_sizes
 from gpumem_magic.allocator.settings_model import AllocatorSettings

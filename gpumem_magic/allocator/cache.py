@@ -8,9 +8,9 @@ start and by its end, for merging.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic.allocator.sizes import page_size
 
 if TYPE_CHECKING:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic.allocator.settings_model import Course, from_torch
 from gpumem_magic.allocator.sizes import segment_size
 from gpumem_magic.trace.model import Action

@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from gpumem_magic._dataclasses import dataclass
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,12 +7,12 @@ The rules are those of ``c10/cuda/CUDACachingAllocator.cpp`` (torch 2.6 to 2.12;
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from dataclasses import dataclass
 from operator import length_hint
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic.allocator.cache import MASK, SHIFT, Cache
 from gpumem_magic.allocator.program import Op
 from gpumem_magic.allocator.rounding import SMALL_LIMIT, round_sizes, split_thresholds

@@ -8,12 +8,11 @@ program's ``empty_cache``, or the allocator's way to satisfy a request.
 from __future__ import annotations
 
 import enum
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic.allocator.private_pools import freed_pools, pool_uses, pools_of
 from gpumem_magic.allocator.releases import find_releases
 from gpumem_magic.trace.model import Action

@@ -7,11 +7,11 @@ not what the program and its settings would have reserved.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic._format import format_bytes, format_count
 from gpumem_magic.allocator.releases import wanted_bytes
 from gpumem_magic.allocator.settings_model import from_torch

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic.allocator.cache import MASK, SHIFT
 from gpumem_magic.allocator.model import Model
 from gpumem_magic.allocator.program import Op

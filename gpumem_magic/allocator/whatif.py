@@ -5,13 +5,12 @@ from __future__ import annotations
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic.allocator.addresses import BumpDown, BumpUp, Driver, Scattered
 from gpumem_magic.allocator.model import Model
 from gpumem_magic.allocator.program import Op

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic.recording.model import Note
 
 if TYPE_CHECKING:
@@ -71,7 +69,7 @@ class Purpose:
     marks: Marks | None
 
 
-@dataclasses.dataclass
+@dataclass
 class DeviceContext:
     """What a device's analysis needs beside its events. `notes` collects what the reader must know."""
 

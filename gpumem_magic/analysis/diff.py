@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic._format import format_bytes
 
 if TYPE_CHECKING:

@@ -7,13 +7,11 @@ the owner is the innermost frame of the stack that is not library code.
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic.analysis.model import Group, Row
 from gpumem_magic.analysis.place import STATEMENT
 from gpumem_magic.trace.frames import function_name, is_notebook_cell
@@ -48,7 +46,7 @@ class Owner:
     cell: str | None = None
 
 
-@dataclasses.dataclass
+@dataclass
 class GroupBook:
     """Groups of one device in order of first use."""
 

@@ -13,11 +13,11 @@ The rules, in this order:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic.recording.model import Note
 from gpumem_magic.trace.times import first_not_before
 

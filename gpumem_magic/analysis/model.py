@@ -6,13 +6,12 @@ name. "Peak" is always of allocated bytes, as ``torch.cuda.max_memory_allocated`
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic.recording.model import Note
 
 if TYPE_CHECKING:

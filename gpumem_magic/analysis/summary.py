@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic._format import format_bytes
 from gpumem_magic.allocator.replay import history
 from gpumem_magic.allocator.retries import count_retries

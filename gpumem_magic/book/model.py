@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic._format import encodable, printed_encoding
 
 if TYPE_CHECKING:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from IPython.core.error import UsageError
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic._errors import BadUsageError
 from gpumem_magic.recording.options import RecordOptions
 

@@ -5,10 +5,8 @@ A value that is None is unknown, and ``missing`` of the same object says why und
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-from gpumem_magic._dataclasses import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

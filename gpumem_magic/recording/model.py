@@ -6,10 +6,8 @@ The recorder produces a :class:`Recording`; ``analysis`` turns it into meaning. 
 from __future__ import annotations
 
 import enum
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
-
-from gpumem_magic._dataclasses import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

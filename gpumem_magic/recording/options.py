@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic._errors import BadUsageError
 
 __all__ = ["STACK_MODES", "RecordOptions"]

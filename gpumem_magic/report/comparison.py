@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic._format import printed_encoding
 from gpumem_magic.analysis.diff import Side, compare, side_of
 from gpumem_magic.report.diff_text import diff_html, diff_text

@@ -8,13 +8,12 @@ allocated bytes goes with them, so that totals stay exact.
 from __future__ import annotations
 
 import importlib.metadata
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic.analysis.leaks.plain import plain as plain_growth
 from gpumem_magic.report.columns import Interner, kept_columns, timeline_arrays
 from gpumem_magic.report.container import encode

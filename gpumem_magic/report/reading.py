@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic._errors import ExportError, SnapshotError
 from gpumem_magic.analysis.diff import Side, side_device
 from gpumem_magic.analysis.model import Group, Row

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic._errors import ExportError
 from gpumem_magic._format import printed_encoding
 from gpumem_magic.analysis.anonymous import without_source

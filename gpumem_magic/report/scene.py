@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic.analysis.axis import fold_axis
 from gpumem_magic.analysis.curves import group_values
 from gpumem_magic.analysis.model import Group, Row

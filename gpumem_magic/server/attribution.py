@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic.nvml.pids import DEVICE_FILES, NAMESPACE_REASON, has_device_open, is_initial_namespace
 from gpumem_magic.server.processes import chain_of, facts_of, inherited_by, life_of, session_of
 

@@ -8,10 +8,9 @@ It stands under a key of its own, by device, which torch's viewer and tools pass
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
-
-from gpumem_magic._dataclasses import dataclass
 
 __all__ = ["KEY", "Beside", "read_beside", "written"]
 

@@ -8,10 +8,8 @@ bytes, addresses are the device's own.
 from __future__ import annotations
 
 import enum
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
-
-from gpumem_magic._dataclasses import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

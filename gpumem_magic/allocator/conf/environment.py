@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic._errors import BadUsageError
 
 if TYPE_CHECKING:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic.allocator.conf.check import check
 from gpumem_magic.allocator.conf.environment import from_environment
 

@@ -7,8 +7,7 @@ the "Optimizing memory usage" section of torch's CUDA notes.
 from __future__ import annotations
 
 import enum
-
-from gpumem_magic._dataclasses import dataclass
+from dataclasses import dataclass
 
 __all__ = ["ALIASES", "NEVER_EXISTED", "OPTIONS", "REMOVED", "Kind", "Option"]
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
-
-from gpumem_magic._dataclasses import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,11 +8,11 @@ backward" and "freed in the next one" are different things.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic.analysis.lines import attribute
 from gpumem_magic.recording.model import Marks
 from gpumem_magic.trace.constant import constant

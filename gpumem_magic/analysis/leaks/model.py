@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic.recording.model import Note
 
 if TYPE_CHECKING:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic.analysis.categories.words import text_at_event
 from gpumem_magic.analysis.groups import PlaceNamer
 from gpumem_magic.analysis.oom.accidents import find_accidents

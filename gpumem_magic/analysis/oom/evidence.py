@@ -6,10 +6,9 @@ same moment), then readings after the cell (exact, but later).
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic._format import format_bytes
 from gpumem_magic.analysis.oom.sizes import Size
 

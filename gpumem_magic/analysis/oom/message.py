@@ -7,10 +7,9 @@ The texts are those of ``c10/cuda/CUDACachingAllocator.cpp``, ``c10/xpu/XPUCachi
 from __future__ import annotations
 
 import re
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic._format import format_bytes
 from gpumem_magic.analysis.oom.sizes import SIZE, Size, find_size, parse_size
 

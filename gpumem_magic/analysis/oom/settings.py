@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic._errors import BadUsageError
 from gpumem_magic.allocator.conf import TorchVersion, check, from_environment
 from gpumem_magic.allocator.conf.environment import NEWEST

@@ -6,12 +6,11 @@ replay leads back to the moment itself.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic.allocator.rounding import SMALL_LIMIT
 from gpumem_magic.allocator.settings_model import from_torch
 from gpumem_magic.allocator.sizes import segment_size

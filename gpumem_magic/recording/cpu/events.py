@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic.recording.cpu.regions import Span, regions_of
 from gpumem_magic.trace.collector import paused_collector
 from gpumem_magic.trace.model import Action, DeviceTrace, Events, Trace

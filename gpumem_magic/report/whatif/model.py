@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
-
-from gpumem_magic._dataclasses import dataclass
 
 __all__ = ["STACKLESS", "Answer", "Cap", "Facts", "Row", "bare"]
 

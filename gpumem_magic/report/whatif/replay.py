@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpumem_magic._dataclasses import dataclass
 from gpumem_magic._errors import BadUsageError, SnapshotError
 from gpumem_magic.allocator.settings_model import from_torch
 from gpumem_magic.allocator.settings_text import SUGGESTED, parse_question, parse_settings
