@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(command: list[str], *, cwd: Path | None = None, **variables: str) -> str:
     """Run a program as on a machine without Node.js; show its output where it fails."""
-    ours = ("PYTEST", "npm_", "GPUMEM_MAGIC_NO_NATIVE")
+    ours = ("PYTEST", "PYTHONPATH", "npm_", "GPUMEM_MAGIC_NO_NATIVE")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     # Neither the machine's Node.js nor the one that the tests' own runner put there.
     folders = environment["PATH"].split(os.pathsep)
@@ -77,3 +83,16 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     (sdist,) = (tree.parent / "dist").glob("*.tar.gz")
     (wheel,) = (tree.parent / "dist").glob("*.whl")
     return Built(tree, sdist, wheel, log)
+
+
+@pytest.fixture
+def load_hook() -> Callable[[str], ModuleType]:
+    def load(name: str) -> ModuleType:
+        spec = importlib.util.spec_from_file_location(name, ROOT / f"labextension/{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,15 +20,6 @@ MIB = 2**20
 def licensed(wheel: dict[str, bytes]) -> list[dict[str, str]]:
     (licenses,) = (content for name, content in wheel.items() if name.endswith("/static/third-party-licenses.json"))
     return list(json.loads(licenses)["packages"])
-
-
-def load_hook() -> Any:
-    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "labextension/hatch_build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -106,9 +95,9 @@ def test_every_package_in_the_widget_and_the_report_is_licensed(wheel, built):
         assert {name for name in foreign if not any(name.startswith(f"{known}/") for known in names)} == set()
 
 
-def test_licences_are_collected_from_what_esbuild_says_it_bundled(tmp_path):
+def test_licences_are_collected_from_what_esbuild_says_it_bundled(load_hook, tmp_path):
     """By hand, as the view uses no package today."""
-    hook = load_hook()
+    hook = load_hook("hatch_build")
     source, output = tmp_path / "labextension", tmp_path / "gpumem_magic"
     (source / "lib").mkdir(parents=True)
     (output / "labextension/static").mkdir(parents=True)

@@ -10,6 +10,7 @@ import tarfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from compat.run import ask, interpreter
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
+ROOT = Path(__file__).resolve().parents[2]
 MARKS = "gpumem_magic/recording/marks"
 WHERE = "import gpumem_magic.recording.marks._native as native; print(native.__file__)"
 LEFT_OUT = "gpumem-magic: built without the C part of line marks"
@@ -72,6 +74,30 @@ def workshop(built: Any, tmp_path_factory: pytest.TempPathFactory) -> Workshop:
 def binaries(archive: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(archive) as opened:
         return {name: opened.read(name) for name in opened.namelist() if name.endswith((".so", ".pyd"))}
+
+
+@pytest.mark.parametrize(
+    ("python", "switch", "wanted"),
+    [
+        (((3, 12), "cpython", {}), "", True),
+        (((3, 13), "cpython", {"Py_GIL_DISABLED": 0}), "", True),
+        (((3, 13), "cpython", {"Py_GIL_DISABLED": 1}), "", False),
+        (((3, 12), "pypy", {}), "", False),
+        (((3, 11), "cpython", {}), "", False),
+        (((3, 12), "cpython", {}), "1", False),
+    ],
+    ids=["3.12", "with a lock", "free-threaded", "PyPy", "3.11", "switched off"],
+)
+def test_it_is_wanted_where_it_can_be_used(load_hook, monkeypatch, python, switch, wanted):
+    """Doubles of the interpreter, as a machine has one or two of these at most."""
+    native = load_hook("hatch_native")
+    version, implementation, settings = python
+    double = SimpleNamespace(version_info=version, implementation=SimpleNamespace(name=implementation))
+    monkeypatch.setattr(native, "sys", double)
+    monkeypatch.setattr(native, "sysconfig", SimpleNamespace(get_config_var=settings.get))
+    monkeypatch.setenv("GPUMEM_MAGIC_NO_NATIVE", switch)
+    assert native.is_wanted(ROOT) is wanted
+    assert not native.is_wanted(ROOT / "tests"), "there are no sources there"
 
 
 def test_a_python_without_a_use_for_it_gets_a_pure_wheel_and_needs_no_setuptools(built):
@@ -181,7 +207,5 @@ def test_an_editable_install_has_it_beside_the_package_and_replaces_an_old_one(w
         assert not target.exists()
     finally:
         target.unlink(missing_ok=True)
-    status = subprocess.run(
-        ["git", "check-ignore", "-q", f"{MARKS}/{workshop.binary}"], cwd=Path(__file__).parents[2], check=False
-    )
+    status = subprocess.run(["git", "check-ignore", "-q", f"{MARKS}/{workshop.binary}"], cwd=ROOT, check=False)
     assert status.returncode == 0, "a binary that lies in the tree must not be committed"
