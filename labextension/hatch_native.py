@@ -48,7 +48,7 @@ class NotBuiltError(Exception):
     def __init__(self, reason: str, advice: str = "", output: str = "") -> None:
         super().__init__(
             f"built without the C part of line marks ({reason}). Python does the same, and costs a cell that does "
-            f"nothing but start small kernels 1.5 % where C costs 1 %. {advice}".rstrip()
+            f"nothing but start small kernels 1.5 % where C costs 0.4 %. {advice}".rstrip()
         )
         self.output = output
 
