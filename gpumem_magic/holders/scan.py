@@ -48,6 +48,10 @@ _FEW_NODES = 8
 _CYCLES = frozenset({"cycle", "unsure"})
 _COMPILED_MODULES = tuple(f"module {name}" for name in COMPILERS)
 
+# So many are looked for after the rest, where that took no more than this part of the time.
+_FEW_CRUMBS, _EARLY = 32, 0.5
+
+_PASSED_OVER = Holder(HolderKind.UNKNOWN, "not looked for: next to nothing beside the rest", "")
 _UNKNOWN = Holder(HolderKind.UNKNOWN, "no Python object found: a library, a captured graph or C++ code", "")
 
 
@@ -140,6 +144,7 @@ class _Scan:
         self._found: dict[StorageKey, _Found] = {}
         self._graphs: dict[str, list[tuple[str, int]]] = {}
         self._foreign: dict[int, str] = {}
+        self._passed_over: set[StorageKey] = set()
         # Modules with tensors as plain attributes.
         self._keeping: dict[int, Any] = {}
         self._classes = FormerClasses(shell.user_ns)
@@ -307,9 +312,17 @@ class _Scan:
         own += [entry.__dict__ for entry in self._found.values()]
         own += [entry.tensors for entry in self._found.values()]
         own += [*self._torch.own(), self._local, *self._local, self._keeping]
-        rest = self._worth_a_search(rest)
+        rest, crumbs = self._worth_a_search(rest)
+        own += [rest, crumbs]
         found = {} if self._over() else climb(rest, self._is_alive, own, set(map(id, everyone)), self._budget)
         self._walk.cut |= self._over()
+        early = self._budget.part(_EARLY)
+        if len(crumbs) <= _FEW_CRUMBS and not early.is_spent():
+            # By themselves: that a library's constant has much above it says nothing of the others.
+            found |= climb(crumbs, self._is_alive, own, set(map(id, everyone)), early)
+            rest += crumbs
+        else:
+            self._passed_over = {key for crumb in crumbs if (key := self._torch.storage(crumb)) is not None}
         for number, tensor in enumerate(rest):
             entry = self._entry(tensor)
             if entry is None:
@@ -358,16 +371,16 @@ class _Scan:
             root = Root(kind, label, top)
         return Holder(root.kind, describe_chain(label, above.chain), root.label)
 
-    def _worth_a_search(self, rest: list[Any]) -> list[Any]:
-        """Return the largest tensors first, without the crumbs: libraries keep dozens of constants of a few bytes."""
+    def _worth_a_search(self, rest: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Return the largest tensors first, and the crumbs apart: libraries keep dozens of constants of a few bytes."""
         sizes = {id(tensor): self._torch.size(tensor) for tensor in rest}
         rest = sorted(rest, key=lambda tensor: -sizes[id(tensor)])
         left = total = sum(sizes.values())
         for index, tensor in enumerate(rest):
             if left <= _CRUMBS * total:
-                return rest[:index]
+                return rest[:index], rest[index:]
             left -= sizes[id(tensor)]
-        return rest
+        return rest, []
 
     def _name_graph_cycle(self, tensor: Any, entry: _Found, own: list[object] | None) -> None:
         """Name a cycle that leads through C++: autograd's nodes, what they saved, and the hooks on them.
@@ -437,7 +450,7 @@ class _Scan:
                     shape=shape,
                     dtype=dtype,
                     category=entry.category,
-                    holders=tuple(holders) or (_UNKNOWN,),
+                    holders=tuple(holders) or (_PASSED_OVER if key in self._passed_over else _UNKNOWN,),
                     graph_nodes=entry.nodes,
                     shared=key.device == "cpu" and self._torch.is_shared(next(iter(entry.tensors.values()))),
                 )

@@ -328,3 +328,35 @@ def test_unknown_variable_releases_nothing(shell):
     assert "x" in shell.user_ns
     freed = {step.step: step.tensors for step in release(shell, variables=["x"])}
     assert freed["variables x"] == {"cpu": COUNT * 4}
+
+
+CRUMBS = """
+import torch
+class Net: pass
+for n in range({crumbs} + 1):
+    net = Net(); net.me = net; net.weight = torch.ones(2 if n else {most})
+del net
+"""
+
+
+def test_what_is_next_to_nothing_is_looked_for_too_where_it_is_not_much(shell):
+    gc.disable()
+    try:
+        run(shell, CRUMBS.format(crumbs=2, most=COUNT))
+        found = [one for one in who_holds(shell, budget=30).storages if one.size in {COUNT * 4, 8}]
+        assert [one.holders[0].kind for one in found] == [HolderKind.CYCLE] * 3
+    finally:
+        gc.enable()
+
+
+def test_what_was_not_looked_for_is_not_said_to_have_no_holder(shell):
+    gc.disable()
+    try:
+        run(shell, CRUMBS.format(crumbs=40, most=100 * COUNT))
+        scan = who_holds(shell, budget=30)
+    finally:
+        gc.enable()
+    assert scan.storages[0].holders[0].kind is HolderKind.CYCLE
+    told = {one.holders[0].path for one in scan.storages if one.size == 8}
+    assert "not looked for: next to nothing beside the rest" in told
+    assert not any("no Python object" in one for one in told)
