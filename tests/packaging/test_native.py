@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from compat.run import ask, interpreter
 
+from gpumem_magic.recording.marks import compiled
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -98,6 +100,10 @@ def test_it_is_wanted_where_it_can_be_used(load_hook, monkeypatch, python, switc
     monkeypatch.setenv("GPUMEM_MAGIC_NO_NATIVE", switch)
     assert native.is_wanted(ROOT) is wanted
     assert not native.is_wanted(ROOT / "tests"), "there are no sources there"
+
+
+def test_one_variable_leaves_it_out_of_a_build_and_of_a_run(load_hook):
+    assert load_hook("hatch_native").SWITCH == compiled.SWITCH
 
 
 def test_a_python_without_a_use_for_it_gets_a_pure_wheel_and_needs_no_setuptools(built):
