@@ -19,6 +19,7 @@ one of a file. Importing this package imports neither torch nor IPython.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -94,9 +95,10 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: Any) -> None:
     """Serve ``%load_ext gpumem_magic``."""
+    began = time.perf_counter()
     from gpumem_magic import magics
 
-    magics.load(shell)
+    magics.load(shell, began)
 
 
 def unload_ipython_extension(shell: Any) -> None:

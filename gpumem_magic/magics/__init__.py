@@ -22,6 +22,7 @@ from gpumem_magic._errors import RecordingError
 from gpumem_magic.magics import auto, diff, show, timeline, tools, whatif
 from gpumem_magic.magics.gpumem import GpumemMagics
 from gpumem_magic.magics.kernel_feed import feed_for
+from gpumem_magic.magics.warmup import warm_up_while_loading
 from gpumem_magic.recording.ticker import shut_down
 
 if TYPE_CHECKING:
@@ -35,8 +36,16 @@ _MISPLACED = "%gpumem"
 _loaded: dict[int, tuple[Any, GpumemMagics, KernelFeed | None]] = {}
 
 
-def load(shell: Any) -> None:
-    """Make the magics known to `shell`; loading twice is loading once."""
+def load(shell: Any, began: float | None = None) -> None:
+    """Make the magics known to `shell`; loading twice is loading once.
+
+    Parameters
+    ----------
+    shell
+        The running IPython shell.
+    began
+        When loading began, by `time.perf_counter`, where what remains of its time shall be used.
+    """
     if id(shell) in _loaded:
         return
     magics = GpumemMagics(shell)
@@ -55,6 +64,8 @@ def load(shell: Any) -> None:
     if feed is not None:
         feed.start()
     _loaded[id(shell)] = (shell, magics, feed)
+    if began is not None:
+        warm_up_while_loading(began)
 
 
 def ledger_now(budget: float) -> LedgerView:

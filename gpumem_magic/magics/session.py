@@ -23,7 +23,7 @@ from gpumem_magic.magics.cells import Cells, running_number
 from gpumem_magic.magics.code import Body, compile_body
 from gpumem_magic.magics.fail import fail_cell
 from gpumem_magic.magics.timeit_runs import counted_timeit
-from gpumem_magic.magics.warmup import no_warm_up, own_imports, warm_up_when_idle
+from gpumem_magic.magics.warmup import no_warm_up, own_imports, warm_up_soon
 from gpumem_magic.recording.interrupts import (
     free_import_lock,
     interrupt_between_imports,
@@ -163,7 +163,7 @@ class Session:
         if self._closing is not None and self.is_idle:
             self._closing()
         else:
-            warm_up_when_idle()
+            warm_up_soon()
 
     def _finish(self, frame: _Frame, result: Any) -> None:
         measurement = frame.native

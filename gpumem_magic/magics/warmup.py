@@ -1,11 +1,14 @@
 """Import what the first report needs before it is needed, so that it comes as fast as the tenth.
 
-Our own modules and the widget's (0.2 s together), once a cell has brought torch, while nothing runs or beside the first
-measured cell. Not matplotlib, though that would save as much again: importing it settles what the user may still want
-to choose (its backend, its folder), and nobody else may import it at the same time. Where one thread imports a package
-and another one a module in it, importlib sees that each waits for the other and fails one of them; matplotlib, which is
-begun anew then, finds modules of the first attempt, and no picture can be drawn in that process any more (seen). So
-modules of ours are imported by one thread at a time.
+Our own modules and the widget's (0.2 s together), once a cell has brought torch: the first of them while the extension
+is loaded, the others from the end of that cell on, beside whatever comes next. In a Run All that is the next cell,
+which shares the interpreter with them this once; a measured one would have to wait for all of them.
+
+Not matplotlib, though that would save as much again: importing it settles what the user may still want to choose (its
+backend, its folder), and nobody else may import it at the same time. Where one thread imports a package and another one
+a module in it, importlib sees that each waits for the other and fails one of them; matplotlib, which is begun anew
+then, finds modules of the first attempt, and no picture can be drawn in that process any more (seen). So modules of
+ours are imported by one thread at a time.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import importlib
 import os
 import sys
 import threading
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +29,14 @@ if TYPE_CHECKING:
 
     from gpumem_magic.recording.ticker import Tick
 
-__all__ = ["no_warm_up", "own_imports", "warm_up_later", "warm_up_when_idle"]
+__all__ = ["no_warm_up", "own_imports", "warm_up_later", "warm_up_soon", "warm_up_while_loading"]
 
 # A cell that does nothing worth drawing is over by then.
 _DELAY_SECONDS = 0.05
-# The next cell of a Run All has begun by then.
-_IDLE_SECONDS = 0.3
+# The front end knows by then that the cell has ended.
+_SOON_SECONDS = 0.01
+# Loading may take 50 ms. What is begun before this takes at most 15 ms more.
+_LOADING_SECONDS = 0.025
 
 # In the order in which a measured cell asks for them.
 _OWN = (
@@ -63,10 +69,32 @@ _asked = False
 _waiting: Tick | None = None
 
 
-def warm_up_when_idle() -> None:
+def warm_up_while_loading(began: float) -> None:
+    """Import what the first measured cell needs at its beginning, as far as the time for loading goes.
+
+    Only where torch is there: numpy is then, too, and somebody means to use it.
+
+    Parameters
+    ----------
+    began
+        When loading began, by `time.perf_counter`.
+    """
+    if _asked or finished_torch() is None:
+        return
+    from gpumem_magic import widget
+
+    with own_imports():
+        for name in _OWN:
+            if time.perf_counter() - began > _LOADING_SECONDS:
+                break
+            with suppress(*widget.IMPORT_ERRORS):
+                importlib.import_module(name)
+
+
+def warm_up_soon() -> None:
     """Import what is ours, and the widget, once torch is there; called after cells, and costs a look-up."""
     if not _asked and "torch" in sys.modules:
-        call_every(_RETRY_SECONDS, _begin, delay=_IDLE_SECONDS)
+        call_every(_RETRY_SECONDS, _begin, delay=_SOON_SECONDS)
 
 
 def warm_up_later() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 
@@ -102,3 +103,24 @@ def test_a_fork_waits_for_an_import_of_ours_and_not_for_ever(monkeypatch):
     warmup._after_fork()
     with pytest.raises(RuntimeError):  # it was let go of as often as it was taken
         lock.release()
+
+
+def test_loading_imports_no_more_than_its_time_allows(tmp_path, monkeypatch):
+    names = ["gpumem_test_first", "gpumem_test_second", "gpumem_test_third"]
+    for name in names:
+        (tmp_path / f"{name}.py").write_text("", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(warmup, "_OWN", tuple(names))
+    monkeypatch.setattr(warmup, "_asked", False)
+    # Each import begins later than the one before it.
+    clock = itertools.count(100.01, 0.01)
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr(warmup, "finished_torch", lambda: None)
+    warmup.warm_up_while_loading(100)
+    assert not set(names) & set(sys.modules)
+    monkeypatch.setattr(warmup, "finished_torch", lambda: sys)
+    warmup.warm_up_while_loading(100)
+    assert [name in sys.modules for name in names] == [True, True, False]
+    assert not warmup._turn.locked()
+    for name in names[:2]:
+        monkeypatch.delitem(sys.modules, name)
