@@ -52,6 +52,7 @@ _COMPILED_MODULES = tuple(f"module {name}" for name in COMPILERS)
 _FEW_CRUMBS, _EARLY = 32, 0.5
 
 _PASSED_OVER = Holder(HolderKind.UNKNOWN, "not looked for: next to nothing beside the rest", "")
+_OUT_OF_TIME = Holder(HolderKind.UNKNOWN, "not found before the time was over", "")
 _UNKNOWN = Holder(HolderKind.UNKNOWN, "no Python object found: a library, a captured graph or C++ code", "")
 
 
@@ -159,7 +160,7 @@ class _Scan:
         self._walk.run(roots)
         self._name_reached()
         self._name_saved()
-        if self._unnamed_share(everyone) > _MODULE_SHARE:
+        if not self._walk.cut and self._unnamed_share(everyone) > _MODULE_SHARE:
             self._walk.run([*waiting_roots(), *module_roots()])
             self._name_reached()
             self._name_saved()
@@ -435,6 +436,8 @@ class _Scan:
 
     def _finish(self) -> HolderScan:
         storages = []
+        cut = self._walk.cut or self._graph.cut
+        unknown = _OUT_OF_TIME if cut else _UNKNOWN
         order = list(HolderKind)
         witnesses = {}
         for key, entry in self._found.items():
@@ -450,13 +453,12 @@ class _Scan:
                     shape=shape,
                     dtype=dtype,
                     category=entry.category,
-                    holders=tuple(holders) or (_PASSED_OVER if key in self._passed_over else _UNKNOWN,),
+                    holders=tuple(holders) or (_PASSED_OVER if key in self._passed_over else unknown,),
                     graph_nodes=entry.nodes,
                     shared=key.device == "cpu" and self._torch.is_shared(next(iter(entry.tensors.values()))),
                 )
             )
         storages.sort(key=lambda storage: -storage.size)
-        cut = self._walk.cut or self._graph.cut
         seconds = time.monotonic() - self._started
         graphs = [
             # A list of losses keeps many small graphs: they count together, under its own name.

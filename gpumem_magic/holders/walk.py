@@ -18,7 +18,7 @@ from gpumem_magic.holders.kinds import KindTable
 from gpumem_magic.holders.suspended import locals_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from gpumem_magic.holders.budget import Budget
     from gpumem_magic.holders.roots import Root
@@ -42,6 +42,8 @@ _LEAVES = frozenset(
 _LEAF, _PLAIN, _MAPPING, _CODE, _MEMORY, _FOREIGN, _SAVED, _SCRIPT = range(8)
 _SEEN = frozenset({_MEMORY, _FOREIGN})
 _CHECK_CLOCK_EVERY = 512
+# Of one object's children, before the clock is looked at: some 5 ms.
+_LONGEST = 10_000
 # Of a path; what a person reads is shorter.
 _MOST_LINKS = 40
 # Looking for a child in a longer list costs more than an index of it, when it holds many.
@@ -110,7 +112,9 @@ class Walk:
                 continue
             number = id(holder)
             top = tops[number]
-            for child in self._referents(holder):
+            below = self._referents(holder)
+            children = below if len(below) <= _LONGEST else self._in_parts(below)
+            for child in children:
                 sort = sorts.get(id(type(child)))
                 if sort is None:
                     sort = self._sort(type(child))
@@ -123,6 +127,14 @@ class Walk:
                 if sort in _SEEN:
                     self._see(child)
                 queue.append(child)
+
+    def _in_parts(self, children: list[object]) -> Iterator[object]:
+        """Yield what one object holds as long as there is time: a list may have a million items."""
+        for first in range(0, len(children), _LONGEST):
+            if self._budget.is_spent():
+                self.cut = True
+                return
+            yield from children[first : first + _LONGEST]
 
     def _sort(self, kind: type) -> int:
         """Tell how objects of type `kind` are followed; asked once for each type."""

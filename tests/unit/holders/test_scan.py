@@ -319,6 +319,14 @@ def test_a_spent_budget_is_stated(shell):
     assert "stopped after 0 s" in describe_scan(scan) or not scan.storages
 
 
+def test_a_list_of_any_length_is_left_when_the_time_is_over(shell):
+    shell.user_ns["many"] = [*([number] for number in range(60_000)), torch.ones(COUNT)]
+    scan = who_holds(shell, budget=0.0)
+    assert scan.objects < 30_000
+    found = next(storage for storage in scan.storages if storage.size == COUNT * 4)
+    assert found.holders[0].path == "not found before the time was over"
+
+
 def test_unknown_variable_releases_nothing(shell):
     from gpumem_magic._errors import BadUsageError
 
