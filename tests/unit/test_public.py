@@ -26,7 +26,8 @@ def test_loading_brings_nothing_that_only_a_report_or_a_search_needs():
         "import sys\n"
         "from IPython.core.interactiveshell import InteractiveShell\n"
         "InteractiveShell.instance().run_line_magic('load_ext', 'gpumem_magic')\n"
-        "late = {'torch', 'numpy', 'matplotlib', 'anywidget', 'gpumem_magic.holders', 'gpumem_magic.analysis'}\n"
+        "late = {'torch', 'numpy', 'matplotlib', 'anywidget'}\n"
+        "late |= {f'gpumem_magic.{name}' for name in ('holders', 'analysis', 'allocator')}\n"
         "print(sorted(late & set(sys.modules)))"
     )
     output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
