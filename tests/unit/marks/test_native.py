@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 import threading
+import time
 import weakref
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -23,7 +25,7 @@ from gpumem_magic.recording.marks.stacks import monitoring
 from gpumem_magic.recording.marks.tape import Slow, make_tape, read_tape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import CodeType, FrameType
 
     from gpumem_magic.recording.marks.tape import Tape
@@ -323,3 +325,97 @@ def test_other_sources_binary_and_the_switch_leave_it_out(monkeypatch: pytest.Mo
     monkeypatch.delenv(compiled.SWITCH)
     assert compiled.native() is not None
     assert monitoring is not None
+
+
+# What Python does while a slow event waits for it
+
+
+@pytest.fixture
+def tool() -> Iterator[int]:
+    monitoring.use_tool_id(3, "test")
+    yield 3
+    monitoring.set_events(3, 0)
+    for event in (monitoring.events.LINE, monitoring.events.PY_START, monitoring.events.PY_RESUME):
+        monitoring.register_callback(3, event, None)
+    monitoring.free_tool_id(3)
+
+
+def test_a_watch_that_ends_within_its_own_event_lives_until_that_has_returned(tool: int) -> None:
+    alive: list[bool] = []
+
+    def pause(_written: int, _now: int) -> int:
+        monitoring.register_callback(tool, monitoring.events.LINE, None)
+        held.clear()
+        gc.collect()
+        alive.append(gone() is not None)
+        return FOREVER
+
+    held = [Driven("c", pause)]
+    gone = weakref.ref(held[0])
+    code = compile("x = 1\n" * 20_000, "<cell 9>", "exec")
+    held[0].tape.load((code,))
+    monitoring.register_callback(tool, monitoring.events.LINE, held[0].tape.on_line)
+    monitoring.set_local_events(tool, code, monitoring.events.LINE)
+    exec(code, {})  # noqa: S102 - the test's own code
+    monitoring.set_local_events(tool, code, 0)
+    assert alive == [True]
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_line_that_is_told_anew_while_the_pace_is_asked_is_the_one_that_was_found() -> None:
+    def pause(_written: int, _now: int) -> int:
+        driven.resumes[id(MINE[0]), 2] = int("987654")
+        others.extend(range(100_000, 100_100))  # one of them takes the former one's place in memory
+        return FOREVER
+
+    others: list[int] = []
+    driven = Driven("c", pause)
+    driven.resumes[id(MINE[0]), 2] = int("123456")
+    driven.play(("load", 0))
+    time.sleep(0.001)  # until the pace is to be asked
+    driven.play(("resume", 0, 2))
+    assert others
+    assert driven.taken() == [-1, 123_456]
+
+
+HOSTILE = MINE[0].replace(co_filename=type("Name", (str,), {"__hash__": lambda _: 1 // 0})("hostile.py"))
+
+
+def test_a_name_that_cannot_be_looked_up_becomes_a_note() -> None:
+    driven = Driven("c")
+    driven.play(("load", 0))
+    CODES.append(HOSTILE)
+    try:
+        answers = [driven.play(event) for event in (("start", 5), ("resume", 5, 2))]
+    finally:
+        CODES.remove(HOSTILE)
+    assert answers == ["start answered", "resume answered"]
+    assert [type(error) for error in driven.failures] == [ZeroDivisionError, ZeroDivisionError]
+
+
+@contextlib.contextmanager
+def no_memory() -> Iterator[None]:
+    """Have every allocation fail."""
+    testcapi = pytest.importorskip("_testcapi")
+    testcapi.set_nomemory(0)
+    try:
+        yield
+    finally:
+        testcapi.remove_mem_hooks()
+
+
+def test_without_memory_the_newest_calls_are_kept_and_the_cell_goes_on() -> None:
+    log, root, _, asked = watch()
+    ident, code = threading.get_ident(), MINE[0]
+    for _ in range(4_094):
+        log.move(ident, root)
+    begin, end = log.on_begin, log.on_end
+    begin(code, 0)
+    with no_memory():
+        end(code, 0, None)
+    assert asked == []
+    assert log.top(ident) is root
+    (written,) = log.written()
+    assert (written.dropped, len(written.number)) == (2_048, 2_048)
+    assert written.number.tolist()[-3:] == [0, 1, 0]

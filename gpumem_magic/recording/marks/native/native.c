@@ -56,9 +56,15 @@ native_log_grow(Log *log)
 }
 
 PyObject *
+native_log_copy(const Log *log)
+{
+    return PyBytes_FromStringAndSize((const char *)log->items, log->count * (Py_ssize_t)sizeof(int64_t));
+}
+
+PyObject *
 native_log_take(Log *log)
 {
-    PyObject *taken = PyBytes_FromStringAndSize((const char *)log->items, log->count * (Py_ssize_t)sizeof(int64_t));
+    PyObject *taken = native_log_copy(log);
     if (taken != NULL) {
         log->count = 0;
     }

@@ -53,7 +53,7 @@ enter(Tape *self, PyObject *code)
 }
 
 static inline void
-leave(Tape *self)
+go_back(Tape *self)
 {
     PyObject *code = self->current;
     self->current = self->callers[--self->depth];
@@ -115,20 +115,17 @@ check(Tape *self, int64_t now)
 }
 
 static PyObject *
-on_line(Tape *self, PyObject *const *arguments, Py_ssize_t count)
+line(Tape *self, PyObject *const *arguments)
 {
-    if (!native_has_arguments(count, 2)) {
-        return NULL;
-    }
     PyObject *code = arguments[0];
     if (fits(self, code)) {
-        long line = PyLong_AsLong(arguments[1]);
+        long number = PyLong_AsLong(arguments[1]);
         if (native_log_reserve(&self->log) < 0) {
             return none_or_failed(self, -1);
         }
         int64_t now = native_now();
         native_log_add(&self->log, now);
-        native_log_add(&self->log, line);
+        native_log_add(&self->log, number);
         if (!is_check_due(self, now)) {
             Py_RETURN_NONE;
         }
@@ -140,55 +137,71 @@ on_line(Tape *self, PyObject *const *arguments, Py_ssize_t count)
     return native_slowly(self->slow_line, code, arguments[1]);
 }
 
-/* A library's answers DISABLE: all of it that runs comes by once in each cell. */
-static int
-is_elsewhere(Tape *self, PyObject *code)
+/* In place of a code's number, which is below 0. */
+enum { NOT_HEARD, ELSEWHERE, FAILED };
+
+/* The number of code that is known; NOT_HEARD where it is not, or an error is set. */
+static long
+number_of(Tape *self, PyObject *code)
 {
-    PyObject *is_mine = PyDict_GetItemWithError(self->files, ((PyCodeObject *)code)->co_filename);
-    return is_mine == Py_False;
+    PyObject *found = native_by_identity(self->numbers, code);
+    return found != NULL ? PyLong_AsLong(found) : NOT_HEARD;
 }
 
-/* Makes code known, and what line is at an offset; returns its number, 0 when it has none or no event fits, 1 with an
-   error that the cell must get. */
+/* The line at an offset of code; 0 where it is not known, or an error is set. */
+static long
+line_at(Tape *self, PyObject *code, PyObject *offset)
+{
+    PyObject *key = Py_BuildValue("(NO)", PyLong_FromVoidPtr(code), offset);
+    if (key == NULL) {
+        return 0;
+    }
+    PyObject *found = PyDict_GetItemWithError(self->resumes, key);
+    Py_DECREF(key);
+    return found != NULL ? PyLong_AsLong(found) : 0;
+}
+
+/* Makes code known, and what line is at an offset, unless an error is set; returns its number, NOT_HEARD when it has none
+   or no event fits, ELSEWHERE when it is a library's, FAILED with an error that the cell must get. */
 static long
 heard(Tape *self, PyObject *code, PyObject *offset)
 {
+    PyObject *is_mine = NULL, *answer = NULL;
+    if (!PyErr_Occurred()) {
+        is_mine = PyDict_GetItemWithError(self->files, ((PyCodeObject *)code)->co_filename);
+    }
+    if (is_mine == NULL && PyErr_Occurred()) {
+        return failed(self) < 0 ? FAILED : NOT_HEARD;
+    }
+    if (is_mine == Py_False) {
+        return ELSEWHERE;
+    }
     if (!is_own(self)) {
-        return 0;
+        return NOT_HEARD;
     }
-    PyObject *answer = PyObject_CallFunctionObjArgs(self->hear, code, offset, NULL);
+    answer = PyObject_CallFunctionObjArgs(self->hear, code, offset, NULL);
     if (answer == NULL) {
-        return native_forgot_recursion() ? 0 : 1;
+        return native_forgot_recursion() ? NOT_HEARD : FAILED;
     }
-    long number = answer == Py_None ? 0 : PyLong_AsLong(answer);
+    long number = answer == Py_None ? NOT_HEARD : PyLong_AsLong(answer);
     Py_DECREF(answer);
     /* While it ran, another thread may have taken what is written. */
-    return self->current != NULL ? number : 0;
+    return self->current != NULL ? number : NOT_HEARD;
 }
 
 static PyObject *
-on_start(Tape *self, PyObject *const *arguments, Py_ssize_t count)
+start(Tape *self, PyObject *const *arguments)
 {
-    if (!native_has_arguments(count, 2)) {
-        return NULL;
-    }
     PyObject *code = arguments[0];
-    long number = 0;
-    if (is_own(self)) {
-        PyObject *found = native_by_identity(self->numbers, code);
-        number = found != NULL ? PyLong_AsLong(found) : 0;
+    long number = is_own(self) ? number_of(self, code) : NOT_HEARD;
+    if (number == NOT_HEARD) {
+        number = heard(self, code, Py_None);
     }
-    if (number == 0) {
-        if (is_elsewhere(self, code)) {
-            return Py_NewRef(self->disable);
-        }
-        number = PyErr_Occurred() ? 1 : heard(self, code, Py_None);
-        if (number > 0) {
-            return NULL;
-        }
-        if (number == 0) {
-            return native_slowly(self->slow_start, code, NULL);
-        }
+    if (number == ELSEWHERE) {
+        return Py_NewRef(self->disable); /* all of a library that runs comes by once in each cell */
+    }
+    if (number >= 0) {
+        return number == FAILED ? NULL : native_slowly(self->slow_start, code, NULL);
     }
     if (native_log_reserve(&self->log) < 0 || enter(self, code) < 0) {
         return none_or_failed(self, -1);
@@ -197,59 +210,39 @@ on_start(Tape *self, PyObject *const *arguments, Py_ssize_t count)
     Py_RETURN_NONE;
 }
 
-/* The line at an offset of code, as a borrowed reference; NULL where it is not known. */
 static PyObject *
-line_at(Tape *self, PyObject *code, PyObject *offset)
+resume(Tape *self, PyObject *const *arguments)
 {
-    PyObject *key = Py_BuildValue("(NO)", PyLong_FromVoidPtr(code), offset);
-    if (key == NULL) {
-        return NULL;
-    }
-    PyObject *line = PyDict_GetItemWithError(self->resumes, key);
-    Py_DECREF(key);
-    return line;
-}
-
-static PyObject *
-on_resume(Tape *self, PyObject *const *arguments, Py_ssize_t count)
-{
-    if (!native_has_arguments(count, 2)) {
-        return NULL;
-    }
-    PyObject *code = arguments[0], *offset = arguments[1], *line = NULL;
+    PyObject *code = arguments[0], *offset = arguments[1];
     int64_t now = native_now();
-    long number = 0;
-    if (is_own(self)) {
-        PyObject *found = native_by_identity(self->numbers, code);
-        line = found != NULL ? line_at(self, code, offset) : NULL;
-        number = line != NULL ? PyLong_AsLong(found) : 0;
-        /* Here too: a generator that goes on in the middle of a line, again and again, meets no line. */
-        if (number != 0 && is_check_due(self, now)) {
-            int goes_on = check(self, now);
-            if (goes_on <= 0 || self->current == NULL) {
-                return goes_on < 0 ? NULL : native_slowly(self->slow_resume, code, offset);
-            }
+    long number = is_own(self) ? number_of(self, code) : NOT_HEARD;
+    long at = number != NOT_HEARD ? line_at(self, code, offset) : 0;
+    if (at == 0) {
+        number = heard(self, code, offset);
+        at = number < 0 ? line_at(self, code, offset) : 0;
+        if (at == 0 && number < 0) {
+            number = PyErr_Occurred() && failed(self) < 0 ? FAILED : NOT_HEARD;
         }
     }
-    if (number == 0) {
-        if (is_elsewhere(self, code)) {
-            return Py_NewRef(self->disable);
+    /* Here too: a generator that goes on in the middle of a line, again and again, meets no line. */
+    else if (is_check_due(self, now)) {
+        int goes_on = check(self, now);
+        if (goes_on <= 0 || self->current == NULL) {
+            number = goes_on < 0 ? FAILED : NOT_HEARD;
         }
-        number = PyErr_Occurred() ? 1 : heard(self, code, offset);
-        if (number > 0) {
-            return NULL;
-        }
-        line = number != 0 ? line_at(self, code, offset) : NULL;
-        if (line == NULL) {
-            return PyErr_Occurred() ? NULL : native_slowly(self->slow_resume, code, offset);
-        }
+    }
+    if (number == ELSEWHERE) {
+        return Py_NewRef(self->disable);
+    }
+    if (number >= 0) {
+        return number == FAILED ? NULL : native_slowly(self->slow_resume, code, offset);
     }
     if (native_log_reserve(&self->log) < 0 || enter(self, code) < 0) {
         return none_or_failed(self, -1);
     }
     native_log_add(&self->log, number);
     native_log_add(&self->log, now);
-    native_log_add(&self->log, PyLong_AsLong(line));
+    native_log_add(&self->log, at);
     Py_RETURN_NONE;
 }
 
@@ -265,30 +258,24 @@ write_leave(Tape *self, PyObject *code)
     }
     native_log_add(&self->log, native_now());
     native_log_add(&self->log, LEAVE);
-    leave(self);
+    go_back(self);
     return 1;
 }
 
 static PyObject *
-on_leave(Tape *self, PyObject *const *arguments, Py_ssize_t count)
+leave(Tape *self, PyObject *const *arguments)
 {
-    if (!native_has_arguments(count, 3)) {
-        return NULL;
-    }
     int written = write_leave(self, arguments[0]);
     return written == 0 ? native_slowly(self->slow_leave, arguments[0], NULL) : none_or_failed(self, written);
 }
 
 static PyObject *
-on_unwind(Tape *self, PyObject *const *arguments, Py_ssize_t count)
+unwind(Tape *self, PyObject *const *arguments)
 {
-    if (!native_has_arguments(count, 3)) {
-        return NULL;
-    }
     PyObject *code = arguments[0];
     /* A global event: mostly of a library's code. */
     if (native_by_identity(self->codes, code) == NULL) {
-        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+        return none_or_failed(self, PyErr_Occurred() ? -1 : 0);
     }
     int written = write_leave(self, code);
     if (written != 0) {
@@ -301,6 +288,12 @@ on_unwind(Tape *self, PyObject *const *arguments, Py_ssize_t count)
     }
     return result;
 }
+
+NATIVE_CALLBACK(Tape, line, 2)
+NATIVE_CALLBACK(Tape, start, 2)
+NATIVE_CALLBACK(Tape, resume, 2)
+NATIVE_CALLBACK(Tape, leave, 3)
+NATIVE_CALLBACK(Tape, unwind, 3)
 
 static PyObject *
 take(Tape *self, PyObject *Py_UNUSED(ignored))

@@ -17,7 +17,7 @@ typedef struct {
     PyTypeObject *node_type;
     Py_ssize_t number_at, below_at, code_at, kin_at; /* where a Node has its attributes */
     PyObject *root, *module_code, *watched, *looks;
-    PyObject *begin, *end, *unwind, *look;
+    PyObject *slow_begin, *slow_end, *slow_unwind, *look;
     PyObject *self_name, *next_name;
 } Watch;
 
@@ -77,36 +77,51 @@ add_thread(Watch *self, unsigned long ident)
     return thread;
 }
 
-/* Keeps the newest marks. Half of them go at a time, so that moving the rest is paid once in as many marks. */
+/* Keeps the newest marks. */
 static void
-trim(Watch *self, Thread *thread)
+trim(Thread *thread, Py_ssize_t kept)
 {
-    Py_ssize_t kept = self->limit / self->count / 2, marks = thread->log.count / 2;
-    if (marks >= 2 * kept && kept > 0) {
-        memmove(thread->log.items, thread->log.items + 2 * (marks - kept), (size_t)kept * 2 * sizeof(int64_t));
+    Log *log = &thread->log;
+    Py_ssize_t marks = log->count / 2;
+    if (marks > kept) {
+        memmove(log->items, log->items + 2 * (marks - kept), (size_t)kept * 2 * sizeof(int64_t));
         thread->dropped += marks - kept;
-        thread->log.count = 2 * kept;
+        log->count = 2 * kept;
     }
 }
 
-/* Writes a mark, and is at the node from there on. */
+/* Whether there is room for a mark, which only the first one may have to go without. */
 static int
-move_to(Watch *self, Thread *thread, PyObject *node, int64_t now)
+make_room(Watch *self, Thread *thread)
 {
-    long number = PyLong_AsLong(slot(node, self->number_at));
     Log *log = &thread->log;
     if (log->room - log->count < NATIVE_EVENT) {
-        trim(self, thread);
-        if (native_log_reserve(log) < 0) {
-            return -1;
+        /* Half of them go at a time, so that moving the rest is paid once in as many marks. */
+        Py_ssize_t kept = self->limit / self->count / 2;
+        if (kept > 0 && log->count / 2 >= 2 * kept) {
+            trim(thread, kept);
+        }
+        else if (native_log_grow(log) < 0) {
+            PyErr_Clear();
+            trim(thread, log->count / 4);
         }
     }
-    native_log_add(log, now);
-    native_log_add(log, number);
-    PyObject *former = thread->top;
-    thread->top = Py_NewRef(node);
-    Py_DECREF(former);
-    return 0;
+    return log->room - log->count >= NATIVE_EVENT;
+}
+
+/* Writes a mark, and is at the node from there on. */
+static void
+move_to(Watch *self, Thread *thread, PyObject *node, int64_t now)
+{
+    if (make_room(self, thread)) {
+        native_log_add(&thread->log, now);
+        native_log_add(&thread->log, PyLong_AsLong(slot(node, self->number_at)));
+    }
+    else {
+        thread->dropped++;
+    }
+    /* Last, as it may run Python, in which another thread may come for the first time, which moves all threads. */
+    Py_SETREF(thread->top, Py_NewRef(node));
 }
 
 /* The node of a call from `top`, borrowed; NULL where it is to be made, without an error. */
@@ -135,80 +150,68 @@ known(Watch *self, PyObject *top, PyObject *code)
     return Py_IS_TYPE(node, self->node_type) ? node : NULL;
 }
 
-/* Returns 1 when a look is due, -1 with an error. */
+/* Whether a look is due. Where that cannot be told it is, and fails where its failure becomes a note. */
 static int
 is_look_due(Watch *self, int64_t now)
 {
-    PyObject *next = PyObject_GetAttr(self->looks, self->next_name);
-    if (next == NULL) {
-        return -1;
-    }
     int never = 0; /* 1 for what is later than any clock tells */
-    long long next_ns = PyLong_AsLongLongAndOverflow(next, &never);
-    Py_DECREF(next);
-    return next_ns == -1 && PyErr_Occurred() ? -1 : never <= 0 && now >= next_ns;
+    PyObject *next = PyObject_GetAttr(self->looks, self->next_name);
+    long long next_ns = next != NULL ? PyLong_AsLongLongAndOverflow(next, &never) : -1;
+    Py_XDECREF(next);
+    if (next_ns == -1 && PyErr_Occurred()) {
+        PyErr_Clear();
+    }
+    return never <= 0 && now >= next_ns;
 }
 
 static PyObject *
-on_begin(Watch *self, PyObject *const *arguments, Py_ssize_t count)
+begin(Watch *self, PyObject *const *arguments)
 {
-    if (!native_has_arguments(count, 2)) {
-        return NULL;
-    }
     PyObject *code = arguments[0];
     Thread *thread = find_thread(self, PyThread_get_thread_ident());
     PyObject *node = thread != NULL ? known(self, thread->top, code) : NULL;
     if (node == NULL) {
-        return native_slowly(self->begin, code, NULL);
+        return native_slowly(self->slow_begin, code, NULL);
     }
     int64_t now = native_now();
     /* Most calls are of inner modules, which have nothing to look at. */
     int is_inner = code == self->module_code && thread->top != self->root;
-    if (move_to(self, thread, node, now) < 0) {
-        return NULL;
-    }
-    if (!is_inner) {
-        int is_due = is_look_due(self, now);
-        if (is_due != 0) {
-            return is_due < 0 ? NULL : native_slowly(self->look, code, NULL);
-        }
+    move_to(self, thread, node, now);
+    if (!is_inner && is_look_due(self, now)) {
+        return native_slowly(self->look, code, NULL);
     }
     Py_RETURN_NONE;
 }
 
 static PyObject *
-on_end(Watch *self, PyObject *const *arguments, Py_ssize_t count)
+end(Watch *self, PyObject *const *arguments)
 {
-    if (!native_has_arguments(count, 3)) {
-        return NULL;
-    }
     Thread *thread = find_thread(self, PyThread_get_thread_ident());
     if (thread != NULL && slot(thread->top, self->code_at) == arguments[0]) {
         PyObject *below = slot(thread->top, self->below_at);
         if (below != NULL && Py_IS_TYPE(below, self->node_type)) { /* only the root has none */
-            if (move_to(self, thread, below, native_now()) < 0) {
-                return NULL;
-            }
+            move_to(self, thread, below, native_now());
             Py_RETURN_NONE;
         }
     }
-    return native_slowly(self->end, arguments[0], NULL);
+    return native_slowly(self->slow_end, arguments[0], NULL);
 }
 
 static PyObject *
-on_unwind(Watch *self, PyObject *const *arguments, Py_ssize_t count)
+unwind(Watch *self, PyObject *const *arguments)
 {
-    if (!native_has_arguments(count, 3)) {
-        return NULL;
-    }
     /* A global event: mostly of somebody else's code. */
     for (Py_ssize_t index = 0; index < PyTuple_GET_SIZE(self->watched); index++) {
         if (PyTuple_GET_ITEM(self->watched, index) == arguments[0]) {
-            return native_slowly(self->unwind, arguments[0], NULL);
+            return native_slowly(self->slow_unwind, arguments[0], NULL);
         }
     }
     Py_RETURN_NONE;
 }
+
+NATIVE_CALLBACK(Watch, begin, 2)
+NATIVE_CALLBACK(Watch, end, 3)
+NATIVE_CALLBACK(Watch, unwind, 3)
 
 static PyObject *
 top(Watch *self, PyObject *argument)
@@ -233,9 +236,7 @@ move(Watch *self, PyObject *arguments)
     if (thread == NULL && (thread = add_thread(self, ident)) == NULL) {
         return NULL;
     }
-    if (move_to(self, thread, node, native_now()) < 0) {
-        return NULL;
-    }
+    move_to(self, thread, node, native_now());
     Py_RETURN_NONE;
 }
 
@@ -245,8 +246,7 @@ logs(Watch *self, PyObject *Py_UNUSED(ignored))
     PyObject *list = PyList_New(0);
     for (Py_ssize_t index = 0; list != NULL && index < self->count; index++) {
         Thread *thread = &self->threads[index];
-        PyObject *entry = Py_BuildValue("(ky#n)", thread->ident, (const char *)thread->log.items,
-                                        thread->log.count * (Py_ssize_t)sizeof(int64_t), thread->dropped);
+        PyObject *entry = Py_BuildValue("(kNn)", thread->ident, native_log_copy(&thread->log), thread->dropped);
         if (entry == NULL || PyList_Append(list, entry) < 0) {
             Py_CLEAR(list);
         }
@@ -275,9 +275,9 @@ make(PyTypeObject *type, PyObject *arguments, PyObject *names)
     self->module_code = Py_NewRef(module_code);
     self->watched = Py_NewRef(watched);
     self->looks = Py_NewRef(looks);
-    self->begin = Py_NewRef(begin);
-    self->end = Py_NewRef(end);
-    self->unwind = Py_NewRef(unwind);
+    self->slow_begin = Py_NewRef(begin);
+    self->slow_end = Py_NewRef(end);
+    self->slow_unwind = Py_NewRef(unwind);
     self->look = Py_NewRef(look);
     self->self_name = PyUnicode_InternFromString("self");
     self->next_name = PyUnicode_InternFromString("next_ns");
@@ -303,9 +303,9 @@ traverse(Watch *self, visitproc visit, void *arg)
     Py_VISIT(self->module_code);
     Py_VISIT(self->watched);
     Py_VISIT(self->looks);
-    Py_VISIT(self->begin);
-    Py_VISIT(self->end);
-    Py_VISIT(self->unwind);
+    Py_VISIT(self->slow_begin);
+    Py_VISIT(self->slow_end);
+    Py_VISIT(self->slow_unwind);
     Py_VISIT(self->look);
     return 0;
 }
@@ -324,9 +324,9 @@ clear(Watch *self)
     Py_CLEAR(self->module_code);
     Py_CLEAR(self->watched);
     Py_CLEAR(self->looks);
-    Py_CLEAR(self->begin);
-    Py_CLEAR(self->end);
-    Py_CLEAR(self->unwind);
+    Py_CLEAR(self->slow_begin);
+    Py_CLEAR(self->slow_end);
+    Py_CLEAR(self->slow_unwind);
     Py_CLEAR(self->look);
     return 0;
 }
