@@ -65,7 +65,11 @@ def error_roots(shell: Any) -> Iterator[Root]:
     name = type(getattr(sys, "last_value", None)).__name__
     yield from _traceback(HolderKind.LAST_ERROR, name, getattr(sys, "last_traceback", None), seen)
     for formatter in formatters(shell):
-        yield from _traceback(HolderKind.LAST_ERROR, "error", getattr(formatter, "tb", None), seen)
+        shown = getattr(formatter, "tb", None)
+        # It keeps no error, but the frame of IPython's that it begins with does.
+        for link in links(*_ended_with([] if shown is None else [shown.tb_frame])):
+            yield from _traceback(HolderKind.LAST_ERROR, type_name(type(link)), link.__traceback__, seen)
+        yield from _traceback(HolderKind.LAST_ERROR, "error", shown, seen)
     for debugger in debuggers(shell):
         yield from _of_debugger(shell, debugger, seen)
 

@@ -18,7 +18,7 @@ from gpumem_magic.holders.hooks import hook_names
 from gpumem_magic.holders.model import Category, Holder, HolderKind, HolderScan, Storage
 from gpumem_magic.holders.models import FormerClasses, live_models
 from gpumem_magic.holders.roots import COMPILERS, Root, function_roots, module_roots, namespace_roots
-from gpumem_magic.holders.running import running_roots, waiting_roots
+from gpumem_magic.holders.running import machinery_roots, running_roots, shared_machinery, waiting_roots
 from gpumem_magic.holders.tensors import form, live_tensors, loaded_torch
 from gpumem_magic.holders.walk import Walk
 
@@ -149,6 +149,7 @@ class _Scan:
         # Modules with tensors as plain attributes.
         self._keeping: dict[int, Any] = {}
         self._classes = FormerClasses(shell.user_ns)
+        self._shared = shared_machinery(shell)
 
     def result(self) -> HolderScan:
         everyone = live_tensors(self._torch)
@@ -161,7 +162,8 @@ class _Scan:
         self._name_reached()
         self._name_saved()
         if not self._walk.cut and self._unnamed_share(everyone) > _MODULE_SHARE:
-            self._walk.run([*waiting_roots(), *module_roots()])
+            self._walk.let_in(self._shared)
+            self._walk.run([*waiting_roots(), *module_roots(), *machinery_roots()])
             self._name_reached()
             self._name_saved()
         self._name_rest(everyone)
@@ -183,6 +185,8 @@ class _Scan:
         namespaces = [self._shell.user_ns, getattr(self._shell, "user_ns_hidden", None), self._shell]
         self._walk.keep_out([*namespaces, self, self.__dict__, self._walk, self._walk.__dict__])
         self._walk.keep_out([self._found, self._walk.visited, self._walk.tensors])
+        # What these hold is named by them, and not by any task, thread or error that refers to them.
+        self._walk.keep_out(self._shared)
 
     def _unnamed_share(self, everyone: list[object]) -> float:
         """Return the share of bytes whose holder is not known yet."""

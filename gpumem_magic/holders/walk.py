@@ -82,6 +82,10 @@ class Walk:
         """Never enter these objects (namespaces themselves, our own structures)."""
         self._stop.update(map(id, values))
 
+    def let_in(self, values: Iterable[object]) -> None:
+        """Enter these objects from now on."""
+        self._stop.difference_update(map(id, values))
+
     def run(self, roots: Iterable[Root]) -> None:
         """Visit everything that is reachable from `roots` and was not reached before."""
         queue: deque[object] = deque()

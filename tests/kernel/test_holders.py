@@ -41,6 +41,45 @@ def test_a_debugger_left_in_the_cells_own_frame_keeps_what_the_cell_ended_with(k
     assert "acts" not in who(kernel)
 
 
+def test_the_notebooks_own_machinery_is_no_way_to_what_others_keep(kernel):
+    kernel.run(
+        """
+import asyncio, logging, threading
+class Keep(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.records = []
+    def emit(self, record):
+        self.records.append(record)
+logging.getLogger("run").addHandler(Keep())
+logging.getLogger("run").warning("%s", torch.ones(70_001))
+ended = threading.Event()
+asyncio.get_running_loop().call_later(900, print, torch.ones(70_002))
+thread = threading.Thread(target=lambda batch: ended.wait(60), args=[torch.ones(70_003)], name="mine", daemon=True)
+thread.start()
+del thread
+"""
+    )
+    kernel.run("1 / 0")
+    text = who(kernel)
+    assert "held by the last error" not in text
+    assert "asyncio loop._scheduled[0]._args[0]" in text
+    assert "loggerDict['run'].handlers[0].records[0].args[0]" in text
+    assert "on thread mine, local `batch`" in text
+    assert [line for line in text.splitlines() if "running in" in line and "thread mine" not in line] == []
+    kernel.run("ended.set(); logging.getLogger('run').handlers.clear()")
+    kernel.run("[one.cancel() for one in asyncio.get_running_loop()._scheduled if one._callback is print];")
+
+
+def test_what_is_shown_last_names_its_error_also_after_one_that_is_shown_in_another_way(kernel):
+    kernel.run(TRAIN.format(count=230_000))
+    kernel.run("x = = 1")
+    text = who(kernel)
+    assert "898 KiB held by the last error" in text
+    assert "last error: ValueError in train(), local `acts`" in text
+    kernel.run("%gpumem_free")
+
+
 @pytest.mark.parametrize("line", ["%%gpumem", "%gpumem_auto on"])
 def test_what_measures_the_cell_is_none_of_the_users_tensors(fresh_kernel, line):
     fresh_kernel.run("import torch\n%load_ext gpumem_magic")
