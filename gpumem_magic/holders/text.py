@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpumem_magic._format import format_bytes, format_count, format_duration
 from gpumem_magic.holders.copies import copies_text
 from gpumem_magic.holders.model import Category, HolderKind
+from gpumem_magic.recording.options import RecordOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -43,7 +44,7 @@ def describe_scan(
     scan
         What was found.
     device
-        Only this device; all by default.
+        Only this device: an ordinal or torch's notation; all by default.
     top
         Rows at most; what is left out is counted and summed. Where there are more storages, those that are alike but
         for their place in a list share a row.
@@ -51,11 +52,17 @@ def describe_scan(
         Which cell and line made a storage, by (device, address), where that is certain.
     unowned
         What an allocator counts and no Python object holds.
+
+    Raises
+    ------
+    BadUsageError
+        For a device that no machine has.
     """
     made = origins or {}
-    storages = [storage for storage in scan.storages if device is None or storage.device == device]
+    covers = RecordOptions(device=device).covers
+    storages = [storage for storage in scan.storages if covers(storage.device)]
     if not storages:
-        where = f" on {device}" if device else ""
+        where = f" on {'device ' if device.isdigit() else ''}{device}" if device else ""
         return f"gpumem: no live tensor{where}. {scan.cut or ''}".rstrip()
     totals: dict[str, int] = defaultdict(int)
     for storage in storages:
@@ -76,7 +83,7 @@ def describe_scan(
     if rest:
         total = format_bytes(sum(storage.size for storage in rest))
         lines.append(f"  … and {format_count(len(rest))} more, {total} in all")
-    lines += [_unowned_text(item) for item in unowned if device is None or item.device == device]
+    lines += [_unowned_text(item) for item in unowned if covers(item.device)]
     lines += [_graph_text(path, nodes, storages) for path, nodes in scan.graphs[:5]]
     lines += [f"  {text}" for text in (*_on_context(storages), *copies_text(scan), *_hooks_text(scan))]
     if scan.cut:

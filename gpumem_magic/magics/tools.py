@@ -57,7 +57,11 @@ class ToolMagics:
 
     @as_magic(
         "gpumem_who",
-        argument("--device", metavar="DEVICE", help="only this one, in torch's notation: cuda:0, cpu. Default: all."),
+        argument(
+            "--device",
+            metavar="DEVICE",
+            help="only this one: 1, cuda:1 or cpu. Default: all.",
+        ),
         argument("--top", type=int, default=20, metavar="N", help="rows to show. Default: 20."),
         argument("--budget", type=float, default=2.0, metavar="SECONDS", help="look no longer than this. Default: 2."),
     )
@@ -72,14 +76,17 @@ class ToolMagics:
 
         found = options_of(self.gpumem_who, line, "%gpumem_who")
         scan = who_holds(self._shell, budget=max(0.0, found.budget))
-        text = describe_scan(
-            scan,
-            device=found.device,
-            top=max(1, found.top),
-            origins=self._keeper.origins(scan),
-            unowned=self._keeper.unowned(scan),
-        )
-        if scan.storages and not self._keeper.entries:
+        try:
+            text = describe_scan(
+                scan,
+                device=None if found.device is None else unquoted(found.device),
+                top=max(1, found.top),
+                origins=self._keeper.origins(scan),
+                unowned=self._keeper.unowned(scan),
+            )
+        except BadUsageError as error:
+            raise UsageError(f"%gpumem_who: {error}") from None
+        if "\n" in text and not self._keeper.entries:
             text += "\n  which cell made what is not known: %gpumem_auto on measures every cell from then on"
         say(text)
 
@@ -95,7 +102,7 @@ class ToolMagics:
         Reference cycles, the last error in all its holders, the debugger and torch's free cache; nothing that a
         variable still names. Devices without a context of this process are not touched.
         """
-        from gpumem_magic.holders import kept_by_outputs, release, release_text
+        from gpumem_magic.holders.release import kept_by_outputs, release, release_text
 
         found = options_of(self.gpumem_free, line, "%gpumem_free")
         try:

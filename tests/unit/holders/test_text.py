@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import pytest
+
+from gpumem_magic._errors import BadUsageError
 from gpumem_magic.holders import Category, Holder, HolderKind, HolderScan, Storage, describe_scan
 
 MIB = 1 << 20
@@ -76,3 +79,15 @@ def test_a_graph_that_saved_nothing_is_told_by_its_nodes_alone():
 def test_more_names_than_are_shown_are_counted():
     text = lines(storage("a", also=("b", "c", "d", "e", "f")))
     assert text[1].endswith("a (also b, c, d and 2 more)")
+
+
+@pytest.mark.parametrize("device", ["0", "cuda", "cuda:0", "hip:0"])
+def test_a_device_by_number_and_in_torchs_notation(device):
+    assert lines(storage("x"), device=device)[0] == "gpumem: 1 live tensor storage holds 1.00 MiB on cuda:0."
+
+
+def test_devices_without_tensors_and_such_as_no_machine_has():
+    assert lines(storage("x"), device="1") == ["gpumem: no live tensor on device 1."]
+    assert lines(storage("x"), device="cpu") == ["gpumem: no live tensor on cpu."]
+    with pytest.raises(BadUsageError, match="not 'nonsense'"):
+        lines(storage("x"), device="nonsense")
