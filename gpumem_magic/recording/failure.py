@@ -43,6 +43,9 @@ _OUT_OF_MEMORY = (
     "Invalid buffer size:",  # MPS
     "UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY",
     "UR_RESULT_ERROR_OUT_OF_HOST_MEMORY",
+    # Of torch's DataLoader, whose workers leave no error of their own then.
+    "is killed by signal: Killed",
+    "workers are out of shared memory",
 )
 
 

@@ -154,6 +154,12 @@ def _raise_limit(evidence: Evidence) -> list[str]:
 
 
 def _limit(evidence: Evidence) -> list[str]:
+    if evidence.kind == "shared":
+        return [
+            "make it larger: `docker run --shm-size=8g`, `--ipc=host`, or remount /dev/shm (`df -h /dev/shm` shows it)",
+            "hand over less: a smaller batch_size, num_workers or prefetch_factor",
+            "or by files: torch.multiprocessing.set_sharing_strategy('file_system')",
+        ]
     if evidence.backend == "cpu":
         return [_HOST_RULES, _SMALLER]
     raised = _raise_limit(evidence) or [
@@ -217,6 +223,15 @@ def _demand(evidence: Evidence) -> list[str]:
 
 
 def _unknown(evidence: Evidence) -> list[str]:
+    if evidence.kind == "killed":
+        fewer = (
+            "use fewer workers, or a smaller prefetch_factor: each holds its own batches, and its own copy of the "
+            "dataset's Python objects once it has touched them (arrays and tensors are shared)"
+        )
+        return [
+            fewer,
+            "`dmesg | grep -i oom`, and the container's memory limit, tell whether it was that",
+        ]
     if evidence.backend == "unknown":
         return [_SMALLER, "on a GPU that torch uses too, call torch.cuda.empty_cache() before this line"]
     if evidence.kind in {"driver", "library"}:

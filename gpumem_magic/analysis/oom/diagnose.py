@@ -162,7 +162,7 @@ def diagnose(
     return OomVerdict(
         cause=cause,
         device=key,
-        sentence=f"{_begin(recording)}{_where(evidence, devices)}: {reason(cause, evidence)}.",
+        sentence=f"{_begin(recording, evidence)}{_where(evidence, devices)}: {reason(cause, evidence)}.",
         numbers=(*numbers(evidence), *_purposes(device)),
         suggestions=suggestions(cause, evidence),
         unknown=evidence.missing,
@@ -240,7 +240,9 @@ def _line(failure: Failure, cell: Cell) -> Group | None:
     return None if picked is None else namer.line(*picked)[1]
 
 
-def _begin(recording: Recording | None) -> str:
+def _begin(recording: Recording | None, evidence: Evidence) -> str:
+    if evidence.kind == "killed":
+        return "Most likely out of memory"
     if recording is not None and recording.outcome is Outcome.OUT_OF_MEMORY:
         return "Out of memory"
     # A library or the cell itself caught it, or a file does not say how its program ended.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Backend", "Kind", "OomMessage", "ProcessUse", "parse_message"]
 
 Backend: TypeAlias = Literal["cuda", "hip", "xpu", "mps", "cpu", "unknown"]
-Kind: TypeAlias = Literal["allocator", "rejected", "absurd", "buffer", "driver", "library", "host"]
+Kind: TypeAlias = Literal["allocator", "rejected", "absurd", "buffer", "driver", "library", "host", "killed", "shared"]
 
 # A traceback of a worker stands before the text that counts; nobody writes more than this after it.
 _LONGEST = 1 << 18
@@ -45,7 +45,8 @@ class OomMessage:
     kind
         ``"allocator"`` (torch's own, with numbers), ``"rejected"`` (refused before the driver was asked),
         ``"absurd"`` (more than 1 EB), ``"buffer"`` (more than one buffer of MPS may hold), ``"driver"`` (a plain
-        driver error), ``"library"`` (cuBLAS, cuDNN, NCCL, JAX, CuPy) or ``"host"`` (CPU memory).
+        driver error), ``"library"`` (cuBLAS, cuDNN, NCCL, JAX, CuPy), ``"host"`` (CPU memory), ``"killed"`` (the system
+        ended a loader's worker) or ``"shared"`` (shared memory of a loader's workers).
     device
         Ordinal in the process, None when the text does not tell (and for the CPU).
     tried
@@ -145,6 +146,10 @@ _BEGIN = re.compile(
     r"|\bMemoryError\b)"
 )
 _WORKER = re.compile(r"Caught \w{1,80} in (.{1,80}?)\.")
+_ENDED = re.compile(
+    r"(?P<who>DataLoader worker \(pid \d{1,10}\)) is killed by signal: "
+    r"(?:(?P<killed>Killed\b)|[^.]{1,40}\. It is possible that dataloader's workers are out of shared memory)"
+)
 _CUT_SHORT = "torch 2.3 ends its message before the numbers"
 _NOT_SAID = "the message does not say"
 
@@ -163,6 +168,11 @@ def parse_message(text: str) -> OomMessage | None:
         What it says, or None when it is no out-of-memory error.
     """
     text = text[-_LONGEST:]
+    ended = _ENDED.search(text)
+    if ended is not None:
+        missing = dict.fromkeys(_DEVICE_NUMBERS, "a worker that was ended says nothing")
+        kind: Kind = "killed" if ended["killed"] else "shared"
+        return OomMessage("cpu", kind, worker=ended["who"], missing=missing)
     # The most telling text wins, wherever it stands: a library's error may quote the allocator's.
     found = {str(match.lastgroup): match for match in reversed(list(_BEGIN.finditer(text)))}
     worker = _WORKER.search(text)

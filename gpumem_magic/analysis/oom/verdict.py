@@ -52,6 +52,8 @@ def decide(evidence: Evidence) -> Cause:
     """Name the cause that the evidence shows; `Cause.UNKNOWN` when it does not tell."""
     if evidence.kind in {"absurd", "buffer", "rejected"}:
         return Cause.LIMIT if evidence.kind == "rejected" else Cause.REQUEST
+    if evidence.kind in {"killed", "shared"}:
+        return Cause.LIMIT if evidence.kind == "shared" else Cause.UNKNOWN
     if evidence.kind in {"driver", "library"}:
         return _without_request(evidence)
     return _on_host(evidence) if evidence.backend == "cpu" else _on_device(evidence)

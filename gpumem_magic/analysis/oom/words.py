@@ -130,6 +130,8 @@ def _accident(evidence: Evidence) -> str:
 
 
 def _limit(evidence: Evidence) -> str:
+    if evidence.kind == "shared":
+        return "the shared memory (/dev/shm) is full in which a loader's workers hand their batches over"
     if evidence.backend == "cpu":
         asked = f"{_asked(evidence)}, and" if evidence.request is not None else "its error names no size;"
         which = "ulimit -v, its container, the kernel's overcommit rule"
@@ -212,6 +214,11 @@ def _outside(evidence: Evidence) -> str:
 
 
 def _unknown(evidence: Evidence) -> str:
+    if evidence.kind == "killed":
+        return (
+            "the system ended it by signal 9, as it does with the largest process when the machine or its container "
+            "runs out of memory; such an end leaves no error and no numbers"
+        )
     if evidence.kind in {"driver", "library"}:
         who = "a library" if evidence.kind == "library" else "the driver"
         free = f"; right after it the card had {size_text(evidence.device_free)} free" if evidence.device_free else ""

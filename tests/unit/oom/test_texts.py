@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumem_magic.analysis.oom import Cause
+from gpumem_magic.analysis.oom.message import parse_message
+from gpumem_magic.recording.failure import is_out_of_memory
 from gpumem_magic.recording.model import (
     DeviceReading,
     Failure,
@@ -229,3 +231,31 @@ def test_the_first_thing_to_do_does_not_begin_with_or():
     found = from_text(cuda("2.00 GiB", "15.78 GiB", "1.20 GiB", "14.50 GiB", "9.00 GiB", "5.00 GiB"))
     assert found.suggestions[0].startswith("restart the kernel and begin with")
     assert "  do: restart the kernel and begin with" in found.text()
+
+
+ENDED = "DataLoader worker (pid 4242) is killed by signal: {}."
+
+
+def test_a_worker_that_the_system_ended_is_most_likely_out_of_memory():
+    found = from_text(ENDED.format("Killed"))
+    assert found.cause is Cause.UNKNOWN
+    begins = (
+        "Most likely out of memory at line 4 `c = torch.empty(n)` in DataLoader worker (pid 4242): the system ended"
+    )
+    assert found.sentence.startswith(begins)
+    assert found.suggestions[0].startswith("use fewer workers")
+    assert "dmesg" in found.suggestions[1]
+
+
+def test_shared_memory_of_a_loaders_workers():
+    more = "Bus error. It is possible that dataloader's workers are out of shared memory"
+    found = from_text(ENDED.format(more))
+    assert found.cause is Cause.LIMIT
+    assert "the shared memory (/dev/shm) is full" in found.sentence
+    assert "--shm-size" in found.suggestions[0]
+
+
+@pytest.mark.parametrize("signal", ["Segmentation fault", "Terminated", "Aborted"])
+def test_workers_that_end_for_another_reason(signal):
+    assert parse_message(ENDED.format(signal)) is None
+    assert not is_out_of_memory(RuntimeError(ENDED.format(signal)))
