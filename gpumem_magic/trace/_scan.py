@@ -1,10 +1,10 @@
 """Walk over the opcodes of a pickle before it is loaded, so that loading it cannot hurt.
 
 A restricted `find_class` alone stops code, not exhaustion: a dozen bytes can ask CPython's unpickler for a memo of
-64 GiB (``LONG_BINPUT`` with a huge index), and tuples nested 100,000 deep crash the process when they are hashed.
-Snapshots need a small subset of the language (dicts, lists, strings, numbers, pairs of numbers), so everything else
-is refused. One regular expression consumes up to 2,000 opcodes a step: 0.18 s for 50 MiB, half of the time that loading
-takes.
+64 GiB (``LONG_BINPUT`` with a huge index), tuples nested 100,000 deep crash the process when they are hashed, and
+hashing sixty that each hold the one before twice takes for ever. Snapshots need a small subset of the language (dicts,
+lists, strings, numbers, pairs of numbers), so everything else is refused. One regular expression consumes up to 2,000
+opcodes a step: 0.2 s for 50 MiB, half of the time that loading takes.
 """
 
 from __future__ import annotations
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["check_opcodes"]
 
-# Tuples other than a pair of small integers, which torch writes nowhere: few enough that a chain of them cannot
-# exhaust the C stack (tuplehash takes about 100 bytes a level).
-_MAX_OTHER_TUPLES = 10_000
 # What was matched stays matched. Where that cannot be said (Python 3.10), each opcode leaves something to go back to:
 # memory for 2,000 of them takes up to three times as long as the match itself.
 _AS_MANY = b"{1,2000}+" if sys.version_info >= (3, 11) else b"{1,200}"
@@ -37,6 +34,12 @@ def _exact(prefix: bytes, width: int, longest: int) -> bytes:
     return prefix + b"(?:" + b"|".join(sizes) + b")"
 
 
+def _pair(first: bytes) -> bytes:
+    """Two integers and TUPLE2. The pickler may begin a FRAME after each of the two."""
+    frame = rb"(?:\x95.{8})?"
+    return first + frame + b"(?:K.|M..|J.{4})" + frame + b"\x86"
+
+
 @lru_cache(maxsize=4)
 def _pattern(bound: tuple[int, int]) -> Callable[[bytes, int], re.Match[bytes] | None]:
     """Compile the expression; `bound` caps the two high bytes of memo indices."""
@@ -46,15 +49,18 @@ def _pattern(bound: tuple[int, int]) -> Callable[[bytes, int], re.Match[bytes] |
         b"[\x00-%s]" % re.escape(bytes([bound[0]])),
     )
     # First what big files are made of: a key that was seen before and its value, or one of them alone. The order and
-    # the single literal first bytes are worth a factor of two. A pair of integers (K K TUPLE2) is one token, because a
-    # lone TUPLE2 is refused.
+    # the single literal first bytes are worth a factor of two. A pair of integers is one token, because a lone TUPLE2,
+    # which may hold tuples again, is refused.
     common = (
         b"K.K.\x86",  # BININT1 BININT1 TUPLE2
         b"h.",  # BINGET
         b"\x8a\x06.{6}",  # LONG1: an address
         b"\x8a\x07.{7}",  # LONG1: a time
+        _pair(b"J.{4}"),
         b"J.{4}",  # BININT
+        _pair(b"K."),
         b"K.",  # BININT1
+        _pair(b"M.."),
         b"M..",  # BININT2
         b"\x8c\x03.{3}\x94",  # SHORT_BINUNICODE MEMOIZE: "N/A"
     )
@@ -79,7 +85,6 @@ def _pattern(bound: tuple[int, int]) -> Callable[[bytes, int], re.Match[bytes] |
 _CODE = frozenset(b"cioRb\x81\x82\x83\x84\x92\x93PQ")
 # Opcode → width of its length field.
 _SIZED = {ord("X"): 4, 0x8C: 1, 0x8D: 8, ord("C"): 1, ord("B"): 4, 0x8A: 1}
-_TUPLES = frozenset(b"t\x85\x86\x87")
 _STOP = ord(".")
 
 
@@ -93,7 +98,6 @@ def check_opcodes(data: bytes) -> None:
     """
     match = _pattern(((len(data) >> 24) & 0xFF if len(data) < 2**32 else 0xFF, (len(data) >> 16) & 0xFF))
     position = 0
-    other_tuples = 0
     while True:
         # A length of 8 bytes can point beyond what `match` takes as a position.
         found = match(data, position) if position < len(data) else None
@@ -110,9 +114,6 @@ def check_opcodes(data: bytes) -> None:
         if width is not None:
             start = position + 1 + width
             position = start + int.from_bytes(data[position + 1 : start], "little")
-        elif opcode in _TUPLES and other_tuples < _MAX_OTHER_TUPLES:
-            other_tuples += 1
-            position += 1
         elif found is None:
             _refuse(data, position)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpumem_magic._format import visible
 from gpumem_magic.trace.constant import constant, is_constant
 from gpumem_magic.trace.model import Action, Events
 
@@ -123,7 +124,7 @@ class Columns:
             for name in set(names).difference(codes):
                 codes[name] = _NUMBERS.get(name, int(Action.UNKNOWN))
                 if name not in _NUMBERS:
-                    self.unknown.add(str(name)[:40])
+                    self.unknown.add(visible(str(name)[:40]))
         return bytes(look_up(codes))[:-1]
 
     def _read_stacks(self, entries: Sequence[Mapping[str, Any]], part: slice, stacks: StackInterner) -> None:

@@ -16,7 +16,7 @@ from gpumem_magic._errors import SnapshotError
 from gpumem_magic.trace.beside import KEY, read_beside
 from gpumem_magic.trace.collector import paused_collector
 from gpumem_magic.trace.columns import CHUNK, Columns
-from gpumem_magic.trace.interning import StackInterner
+from gpumem_magic.trace.interning import StackInterner, text_of
 from gpumem_magic.trace.model import Action, DeviceTrace, Region, Trace
 from gpumem_magic.trace.segments import Budget, read_host_segments, read_segments
 from gpumem_magic.trace.times import has_times
@@ -203,7 +203,7 @@ class _Converter:
         regions: list[Region] = []
         open_at: dict[tuple[int, str], list[int]] = {}
         for annotation in annotations:
-            name = str(annotation.get("name", ""))
+            name = text_of(annotation.get("name"))
             device = int(annotation.get("device", 0))
             time_us = int(annotation.get("time_us", 0))
             waiting = open_at.setdefault((device, name), [])

@@ -13,10 +13,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["StackInterner"]
+__all__ = ["StackInterner", "text_of"]
 
 _PLAIN = frozenset((str, int))
 _UNLIKE_ALL = object()
+
+
+def text_of(value: object) -> str:
+    """Return what ought to be text, "" where it is not: the words for a hostile file's lists could fill the memory."""
+    return value if isinstance(value, str) else ""
 
 
 class StackInterner:
@@ -83,9 +88,8 @@ class StackInterner:
         number = self._frame_by_id.get(id(frame))
         if number is None:
             line = frame.get("line", 0)
-            value = Frame(
-                str(frame.get("filename", "")), line if isinstance(line, int) else 0, str(frame.get("name", ""))
-            )
+            filename, name = text_of(frame.get("filename")), text_of(frame.get("name"))
+            value = Frame(filename, line if isinstance(line, int) else 0, name)
             number = self._frames.setdefault(value, len(self._frames))
             self._frame_by_id[id(frame)] = number
         return number

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic._errors import SnapshotError
+from gpumem_magic._format import visible
 from gpumem_magic.trace.model import Block, BlockState, Segment
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def _segment(entry: Mapping[str, Any], stacks: StackInterner, budget: Budget, un
         size = _size(block["size"])
         state = _STATES.get(block.get("state", ""))
         if state is None:
-            unknown_states.add(str(block.get("state"))[:40])
+            unknown_states.add(visible(str(block.get("state"))[:40]))
             state = BlockState.INACTIVE
         requested, frames = _requested(block, size)
         converted.append(Block(cursor, size, requested, state, stacks.stack(frames)))

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumem_magic._errors import SnapshotError
+from gpumem_magic.trace.model import Frame
 from gpumem_magic.trace.reader import read_trace
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "data" / "recordings"
@@ -180,6 +181,49 @@ def test_deep_nesting_neither_crashes_nor_hangs(tmp_path):
     assert "no snapshot holds" in refusal(write(tmp_path, tuples))
     pairs = b"\x80\x04})" + b"K\x00\x86" * 200_000 + b"K\x01s."
     assert "no snapshot holds" in refusal(write(tmp_path, pairs))
+    # Sixty tuples that hold the one before twice: 2**60 steps to hash the last.
+    doubled = b"\x80\x04}(K\x00K\x00\x86" + b"q\x01h\x01\x86" * 60 + b"K\x01u."
+    assert "no snapshot holds" in refusal(write(tmp_path, doubled))
+
+
+def test_lists_in_the_place_of_text_are_not_written_out(tmp_path):
+    # Each level makes what is written out ten times longer, and the file some bytes.
+    wide = ["a"]
+    for _ in range(5):
+        wide = [wide] * 10
+    frames = [{"filename": wide, "line": 1, "name": wide}]
+    event = {"action": "alloc", "addr": 512, "size": 512, "frames": frames}
+    regions = [{"name": wide, "stage": "START", "device": 0, "time_us": 1}]
+    snapshot = {"segments": [], "device_traces": [[event]], "external_annotations": regions}
+    trace = read_trace(write(tmp_path, pickle.dumps(snapshot, protocol=4)))
+    assert trace.stacks.frames == (Frame("", 1, ""),)
+    assert [region.name for region in trace.regions] == [""]
+
+
+def test_words_of_a_file_cannot_steer_the_terminal(tmp_path):
+    event = {"action": "\x1b[31mred", "addr": 512, "size": 512}
+    segment = {"device": 0, "address": 0, "total_size": 512, "blocks": [{"size": 512, "state": "\x07"}]}
+    trace = read_trace(write(tmp_path, pickle.dumps({"segments": [segment], "device_traces": [[event]]}, protocol=4)))
+    assert not any("\x1b" in words or "\x07" in words for words in trace.warnings)
+    assert any(r"\x1b[31mred" in words for words in trace.warnings)
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_pools_of_any_number_are_read(tmp_path, protocol):
+    # A graph captured after 255 others; so many that frames of the pickle begin within pairs.
+    count = 20_000
+    events = [
+        {"action": "alloc", "addr": 512 * n, "size": 512, "pool_id": (0, 256 + 300 * (n % 3))} for n in range(count)
+    ]
+    data = pickle.dumps({"segments": [], "device_traces": [events]}, protocol=protocol)
+    (device,) = read_trace(write(tmp_path, data)).devices
+    assert [device.pool_ids[number] for number in device.events.pool[:4].tolist()] == [
+        (0, 256),
+        (0, 556),
+        (0, 856),
+        (0, 256),
+    ]
+    assert len(device.events) == count
 
 
 def test_repetition_is_bounded(tmp_path):
