@@ -79,4 +79,7 @@ def explanation(shell: Any, error: BaseException, cell: Cell, idle: Idle) -> str
     from gpumem_magic.analysis.oom import diagnose
 
     verdict = diagnose((), recording, holders=look_after_failure(shell, cell.source, idle))
-    return None if verdict is None else f"{verdict.text()}\n  not known: {_NOT_MEASURED}"
+    if verdict is None:
+        return None
+    # Of what a loader's worker held, measuring this process would not tell.
+    return verdict.text() if verdict.evidence.worker else f"{verdict.text()}\n  not known: {_NOT_MEASURED}"
