@@ -204,6 +204,33 @@ def check_retry_in_the_handler() -> str:
     return expect(verdict, report.to_text(), Cause.ACCIDENT)
 
 
+_UNMEASURED = """kept = torch.empty(1500 << 20, dtype=torch.uint8, device="cuda")
+more = torch.empty(700 << 20, dtype=torch.uint8, device="cuda")
+"""
+
+
+def check_unmeasured_cell() -> str:
+    """A cell without ``%%gpumem`` is told why it ran out, from its error and the driver."""
+    from IPython.core.interactiveshell import InteractiveShell
+    from IPython.utils.capture import capture_output
+
+    torch = torch_with_cuda()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(2000 * MIB / total)
+    shell = InteractiveShell.instance()
+    assert shell.run_cell("import torch\n%load_ext gpumem_magic").success
+    with capture_output() as shown:
+        assert not shell.run_cell(_UNMEASURED, store_history=True).success
+    text = "".join([shown.stdout, *(one.data.get("text/plain", "") for one in shown.outputs)])
+    told = text[text.index("gpumem: Out of memory") :].splitlines()
+    assert "line 2 `more = torch.empty(700 << 20" in told[0], text
+    assert "it asked for 700 MiB" in told[0], text
+    assert "the limit of this process" in told[0], text
+    assert any(line.startswith("  do: raise the limit") for line in told), text
+    assert any("as this cell was not measured" in line for line in told), text
+    return told[0]
+
+
 _FILLER = """
 import sys, torch
 free, _ = torch.cuda.mem_get_info()
