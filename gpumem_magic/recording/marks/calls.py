@@ -202,16 +202,17 @@ class CallMarks:
             self.notes.append(Note("warning", text))
 
     def result(self, name_of: Callable[[object], str | None] = lambda _module: None) -> Calls | None:
-        """Return the marks once stopped; None when torch's calls could not be watched.
+        """Return the marks once stopped; None when torch's calls could not be watched, and at a second time.
 
         Parameters
         ----------
         name_of
             How the notebook calls a module that is called by no other; None when it has no name for it.
         """
-        if self._log is None:
+        log, self._log = self._log, None  # which calls this: tens of megabytes would be left to the collector
+        if log is None:
             return None
-        return _build(self._log.written(), self._foreign, lambda: self._tree.named(name_of))
+        return _build(log.written(), self._foreign, lambda: self._tree.named(name_of))
 
     # Events
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -12,7 +15,15 @@ if TYPE_CHECKING:
 __all__ = ["is_foreign"]
 
 _HERE = str(Path(__file__).parent)
-_KNOWN = sys.stdlib_module_names | {"numpy"}
+# What our work calls, which an interrupt may come upon as well.
+_CALLED = (
+    _HERE,
+    str(Path(np.__file__).parent),
+    str(Path(threading.__file__).parent),
+    "<frozen ",
+    "<__array_function__",
+)
+_KNOWN = sys.stdlib_module_names | {"numpy", "torch"}
 
 
 def is_foreign(error: BaseException) -> bool:
@@ -30,7 +41,7 @@ def is_foreign(error: BaseException) -> bool:
         met, step = step.tb_frame, step.tb_next
         if not _is_ours(step.tb_frame) and any(value is met for value in step.tb_frame.f_locals.values()):
             return True
-    is_innermost = step is not None and _is_ours(step.tb_frame)
+    is_innermost = step is not None and step.tb_frame.f_code.co_filename.startswith(_CALLED)
     return is_innermost and type(error).__module__.partition(".")[0] not in _KNOWN
 
 

@@ -23,11 +23,14 @@ frame at its next line.
 from __future__ import annotations
 
 import sys
+from time import time_ns
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from gpumem_magic.recording.marks.quiet_events import QuietEvents
 from gpumem_magic.recording.marks.stacks import monitoring
-from gpumem_magic.recording.marks.store import NOWHERE, build_marks
+from gpumem_magic.recording.marks.store import NOWHERE, UNKNOWN, build_marks
 from gpumem_magic.recording.model import Note
 
 if TYPE_CHECKING:
@@ -50,6 +53,7 @@ class MonitoringMarks(QuietEvents):
         super().__init__(is_cell, progress=progress, max_marks=max_marks)
         self._notes: list[Note] = []
         self._marks: Marks | None = None
+        self._ended_ns: int | None = None  # when it was given up
         self._tool = self._take_tool()
         if self._tool is not None:
             self._begin()
@@ -133,6 +137,7 @@ class MonitoringMarks(QuietEvents):
     def _give_up(self, error: Exception) -> None:
         text = f"line marks ended early ({type(error).__name__}: {error}); the cell itself is not affected"
         self._notes.append(Note("warning", " ".join(text.split())))
+        self._ended_ns = time_ns()
         try:
             self._release()
         except Exception as second:  # noqa: BLE001 - a failing interpreter hook must not fail the cell
@@ -152,6 +157,7 @@ class MonitoringMarks(QuietEvents):
             if not watched:
                 return None
             self._alone(self._settle)
+            self._end_early()
             self._marks = build_marks(list(self._threads.values()), self._spots, has_functions=True)
         except Exception as error:  # noqa: BLE001 - becomes a note
             self._give_up(error)
@@ -162,4 +168,18 @@ class MonitoringMarks(QuietEvents):
         self._answered.clear()
         self._late.clear()
         self._threads.clear()
+        del self._tape  # which calls this: nothing is left to the collector
         return self._marks
+
+    def _end_early(self) -> None:
+        """Say that the lines are unknown from when they were given up."""
+        if self._ended_ns is None:
+            return
+        for thread in list(self._threads.values()):
+            if thread.newest == NOWHERE:
+                continue
+            thread.flush(self._limit())
+            times, _ = thread.columns()
+            # The event that failed may have been written down later than that.
+            moment = max(self._ended_ns, int(times.max(initial=0)) + 1000)
+            thread.extend(np.array([moment]), np.array([UNKNOWN], np.uint32), self._limit())
