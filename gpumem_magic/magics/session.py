@@ -150,7 +150,7 @@ class Session:
         frame = self._take(result)
         # What was pressed for this cell must not stop the next one that somebody runs.
         came_late = not self._frames and take_press_back()
-        if frame is not None and (frame.native is not None or frame.nested or self._failed_unmeasured(result)):
+        if frame is not None and (frame.native is not None or frame.nested or self._ran_out_unmeasured(result)):
             try:
                 # Snapshot and trace are hundreds of thousands of objects that a collection would only walk over.
                 with interrupt_between_imports(once_more=_was_stopped(result)), paused_collector():
@@ -182,17 +182,20 @@ class Session:
         if measurement is None and not frame.nested:
             self._explain(frame, result)
 
-    def _failed_unmeasured(self, result: Any) -> bool:
-        """Tell whether the user's own cell ended in an error, where nothing else is being measured."""
-        is_shown = not getattr(getattr(result, "info", None), "silent", False)
-        return is_shown and not self._frames and getattr(result, "error_in_exec", None) is not None
+    def _ran_out_unmeasured(self, result: Any) -> bool:
+        """Tell whether the user's own cell ended because memory ran out, where nothing else is being measured."""
+        error = getattr(result, "error_in_exec", None)
+        if error is None or self._frames or getattr(result.info, "silent", False):
+            return False
+        if _was_stopped(result):
+            return False
+        with interrupt_deferred(), own_imports():
+            from gpumem_magic.recording.failure import chain, is_out_of_memory
+
+        return any(is_out_of_memory(one) for one in chain(error))
 
     def _explain(self, frame: _Frame, result: Any) -> None:
-        """Say why a cell that nobody measured ran out of memory, if that is how it ended."""
-        from gpumem_magic.recording.failure import chain, is_out_of_memory
-
-        if not any(is_out_of_memory(error) for error in chain(result.error_in_exec)):
-            return
+        """Say why a cell that nobody measured ran out of memory."""
         from gpumem_magic.magics.explain import explanation
         from gpumem_magic.recording.notes import one_line
 
