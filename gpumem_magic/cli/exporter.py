@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import logging
 import socket
 import sys
@@ -43,7 +44,6 @@ class _Source:
         self.fresh = threading.Event()
         self._faults = FaultLog(self.log)
         self._attributor = Attributor()
-        self._attributor.update(Directory())
         self._last: tuple[Reading, Mapping[int, Owner]] | None = None
         self.registry = prometheus_client.CollectorRegistry()
         self.registry.register(GpuCollector(lambda: self._last, lambda: None))
@@ -58,6 +58,8 @@ class _Source:
 
     def _take(self, reading: Reading) -> None:
         self._faults.note(reading)
+        # Also forgets the processes of the past: this runs for months.
+        self._attributor.update(Directory())
         self._last = reading, {pid: self._attributor.owner(pid) for pid in reading.pids}
         self.fresh.set()
 
@@ -75,9 +77,10 @@ def serve(address: str, port: int, *, interval: float) -> int:
     source = _Source(interval)
     try:
         prometheus_client.start_http_server(port, addr=address, registry=source.registry)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         source.poller.stop()
-        raise BadUsageError(f"cannot listen on {address}:{port} ({error.strerror or error}); choose another") from None
+        why = getattr(error, "strerror", None) or error
+        raise BadUsageError(f"cannot listen on {address}:{port} ({why}); choose another") from None
     print(f"gpumem-magic: http://{address}:{port}/metrics", flush=True)
     try:
         while True:
@@ -97,8 +100,7 @@ def push(url: str, *, interval: float) -> int:
     interval
         Seconds between pushes.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+    if not _is_address(url):
         raise BadUsageError(f"--push needs an address like http://host:9091, not {url!r}")
     source = _Source(interval)
     fails = False
@@ -107,7 +109,7 @@ def push(url: str, *, interval: float) -> int:
             source.fresh.clear()
             try:
                 push_to_gateway(url, job=JOB, registry=source.registry, grouping_key={"instance": socket.gethostname()})
-            except OSError as error:
+            except (OSError, http.client.HTTPException) as error:
                 # Once a fault, not once a push.
                 if not fails:
                     source.log.warning("gpumem: %s does not take metrics (%s); trying on", url, error)
@@ -123,6 +125,14 @@ def push(url: str, *, interval: float) -> int:
     finally:
         source.poller.stop()
     return 0
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and " " not in url
+    except ValueError:  # brackets that do not close, a port that is no number
+        return False
 
 
 def systemd_unit(arguments: argparse.Namespace) -> str:

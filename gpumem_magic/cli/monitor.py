@@ -5,18 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpumem_magic._format import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gpumem_magic.nvml.model import Device, Memory, Process, Reading
     from gpumem_magic.server.attribution import Owner
 
 __all__ = ["add_parsers", "device_lines", "reading_with_owners"]
 
+_Number = TypeVar("_Number", int, float)
 # Not taken by another exporter in Prometheus' list of default ports.
 DEFAULT_PORT = 9836
 
@@ -88,8 +89,16 @@ def _add_pace(parser: argparse.ArgumentParser, *, interval: float) -> None:
     parser.add_argument("--count", type=_count, metavar="N", help="end after N readings (default: until Ctrl-C)")
 
 
+def _read(kind: Callable[[str], _Number], text: str) -> _Number:
+    # argparse itself would tell the name of the function that failed.
+    try:
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+
+
 def _seconds(text: str) -> float:
-    value = float(text)
+    value = _read(float, text)
     # NVML's own sample period is 1/6 to 1 s: asking more often shows nothing new.
     if not 0.1 <= value <= 86400:
         raise argparse.ArgumentTypeError("must be between 0.1 and 86400 seconds")
@@ -97,14 +106,14 @@ def _seconds(text: str) -> float:
 
 
 def _count(text: str) -> int:
-    value = int(text)
+    value = _read(int, text)
     if value < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
     return value
 
 
 def _port(text: str) -> int:
-    value = int(text)
+    value = _read(int, text)
     if not 0 < value < 65536:
         raise argparse.ArgumentTypeError("must be between 1 and 65535")
     return value

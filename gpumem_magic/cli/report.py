@@ -87,9 +87,9 @@ def _run_report(arguments: argparse.Namespace) -> int:
     if arguments.no_source:
         report = report.without_source()
     target = report.save(arguments.output or f"{_stem(source)}.html")
-    print(report.sentence)
+    print(printable(report.sentence))
     for note in report.notes:
-        print(f"{note.level}: {note.text}")
+        print(printable(f"{note.level}: {note.text}"))
     if report.answers:
         from gpumem_magic.report.whatif.words import conclusion
 

@@ -16,7 +16,7 @@ from gpumem_magic.cli.pace import Pace
 from gpumem_magic.nvml.host import read_host
 from gpumem_magic.nvml.reader import Reader
 from gpumem_magic.nvml.sampling import default_session
-from gpumem_magic.server.attribution import Attributor
+from gpumem_magic.server.attribution import Attributor, Directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,6 +52,8 @@ def watch(*, interval: float, count: int | None) -> int:
     try:
         with Live(console=console, auto_refresh=False, transient=False) as live:
             while True:
+                # Also forgets the processes of the past.
+                attributor.update(Directory())
                 live.update(render(reader.read(done), attributor), refresh=True)
                 done += 1
                 if count is not None and done >= count:

@@ -125,7 +125,8 @@ class Session:
                 if now < self._retry_at:
                     return []
                 self._start(now)
-            return list(self._slots)
+            # Those of an earlier init are kept for their names only, for the time when the driver is back.
+            return list(self._slots) if self._ready else []
 
     def handle(self, slot: Slot) -> Handle | Absence:
         """Give the slot's handle, looking for a lost device now and then."""

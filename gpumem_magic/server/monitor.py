@@ -170,7 +170,8 @@ class Monitor:
         """Take a client's wishes: the shortest interval of all clients counts, and the last word on recording."""
         look = self._clients.get(client)
         if look is not None:
-            look.interval = min(max(interval, SHORTEST_INTERVAL), LONGEST_INTERVAL)
+            # In this order NaN, which JSON may hold, becomes the shortest: a pause of NaN would never pause.
+            look.interval = min(max(SHORTEST_INTERVAL, interval), LONGEST_INTERVAL)
         self._record = record
         self._settle_interval()
         self._look()
@@ -305,7 +306,9 @@ class Monitor:
         """Send a client the whole state at once if there is a fresh one; else the next reading does."""
         sample = self._current()
         if sample is not None:
-            self._clients[client].is_behind = not client.send(_dump({"type": "state", "state": sample.state}))
+            # Looked up before: a client that is found to be gone is taken off while it is sent to.
+            look = self._clients[client]
+            look.is_behind = not client.send(_dump({"type": "state", "state": sample.state}))
 
     def _current(self) -> Sample | None:
         sample = self.sample

@@ -8,6 +8,7 @@ import pytest
 from tornado.httpclient import HTTPClientError
 
 from gpumem_magic.nvml.model import Reading
+from gpumem_magic.server.monitor import SHORTEST_INTERVAL
 
 GIB = 1 << 30
 # A busy machine stalls for seconds; what is waited for either comes or never does.
@@ -284,3 +285,23 @@ async def test_stopping_leaves_nothing_running(fake_nvml, server, open_feed):
     assert fake_nvml.calls() == {}
     # The server stops extensions again when the test ends.
     prometheus_client.REGISTRY.register(extension._collector)
+
+
+async def test_a_client_that_is_gone_before_its_first_message_is_taken_off(monitor, get_state):
+    class Gone:
+        def send(self, _message):
+            monitor.detach(self)
+            return False
+
+    await get_state()
+    monitor.attach(Gone())
+    assert not monitor._clients
+
+
+async def test_no_number_is_no_interval(monitor, open_feed):
+    feed = await open_feed()
+    await feed.next()
+    feed.tell(type="configure", intervalMs=float("nan"), recordInBackground=False)
+    feed.tell(type="visible", visible=False)
+    await until(lambda: not next(iter(monitor._clients.values())).visible)
+    assert next(iter(monitor._clients.values())).interval == SHORTEST_INTERVAL

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import socketserver
 import subprocess
 import sys
 import threading
@@ -16,6 +17,10 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+
+from gpumem_magic.cli import exporter
+from gpumem_magic.nvml.model import Device, Process, Reading
+from gpumem_magic.server.attribution import KNOWN_UPDATES
 
 GIB = 1 << 30
 HEADER = (
@@ -212,11 +217,21 @@ def test_log_flushes_each_reading_and_ends_on_interrupt(fake_nvml, tmp_path):
         ("log", "--csv", "x", "--interval", "0"),
         ("log",),
         ("exporter", "--port", "70000"),
+        ("exporter", "--port", "many"),
+        ("exporter", "--address", "a..b"),
         ("exporter", "--push", "nowhere"),
+        ("exporter", "--push", "http://[::1"),
+        ("exporter", "--push", "http://host:port"),
     ],
 )
 def test_bad_usage_is_two(fake_nvml, arguments):
-    assert run(fake_nvml, *arguments, code=2).stderr
+    (line,) = run(fake_nvml, *arguments, code=2).stderr.splitlines()
+    assert line.startswith("gpumem-magic")
+
+
+@pytest.mark.parametrize(("option", "value"), [("--interval", "soon"), ("--count", "1.5")])
+def test_what_is_no_number_is_named_as_the_user_wrote_it(fake_nvml, option, value):
+    assert f"argument {option}: '{value}' is not a number" in run(fake_nvml, "watch", option, value, code=2).stderr
 
 
 def free_port():
@@ -283,6 +298,44 @@ def test_exporter_pushes_and_outlives_a_gateway_that_fails(fake_nvml):
     path, body = pushed[-1]
     assert path == f"/metrics/job/gpumem/instance/{socket.gethostname()}"
     assert "gpumem_device_memory_total_bytes" in body
+
+
+def test_exporter_outlives_what_is_no_gateway_at_all(fake_nvml):
+    pushes = []
+
+    class Other(socketserver.StreamRequestHandler):
+        def handle(self):
+            # Read whole, or the client sees a reset connection in place of the answer.
+            headers = http.client.parse_headers(self.rfile) if self.rfile.readline() else {}
+            self.rfile.read(int(headers["Content-Length"]))
+            self.wfile.write(b"SSH-2.0-other\r\n")
+            pushes.append(1)
+
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Other)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    arguments = command("exporter", "--push", f"http://127.0.0.1:{server.server_address[1]}", "--interval", "0.1")
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, env=fake_nvml.environment(), text=True)
+    deadline = time.monotonic() + 60
+    while len(pushes) < 3 and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    server.shutdown()
+    server.server_close()
+    assert (process.returncode, errors.count("does not take metrics")) == (0, 1)
+
+
+def test_exporter_forgets_the_processes_of_the_past():
+    source = exporter._Source(3600.0)
+    source.poller.stop()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        used = Reading(0, None, None, (Device(0, processes=(Process(process.pid, GIB),)),))
+        source._take(used)
+        assert [life.pid for life in source._attributor._known] == [process.pid]
+        process.communicate(b"\n")
+    for _ in range(KNOWN_UPDATES):
+        source._take(Reading(0, None, None))
+    assert not source._attributor._known
 
 
 def test_systemd_unit_runs_this_interpreter(fake_nvml):

@@ -1,5 +1,6 @@
 """Init faults, lost devices and driver restarts: what is said, what goes on, and how it heals."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import pynvml
 import pytest
 
 from gpumem_magic.nvml import faults
+from gpumem_magic.nvml.poller import FaultLog
 from gpumem_magic.nvml.reader import Reader
 from gpumem_magic.nvml.session import DEVICE_RETRY_SECONDS, RESCAN_SECONDS, RETRY_SECONDS
 
@@ -134,6 +136,22 @@ def test_driver_that_is_reloaded_is_found_again(fake_nvml, session, clock, code)
     up = reader.read(3)
     assert (up.problem, [device.lost for device in up.devices]) == (None, [None, None])
     assert session.generation > generation
+
+
+@pytest.mark.parametrize("code", [9, 18])
+def test_driver_that_stays_away_is_one_fault(fake_nvml, session, clock, caplog, code):
+    reader, faults_told = Reader(session), FaultLog(logging.getLogger("driver"))
+    fake_nvml.control({"count": 2})
+    faults_told.note(reader.read(0))
+    fake_nvml.control({"count": 2, "init": code, "driver_error": code})
+    reader.read(1)
+    caplog.clear()
+    for tick in range(2, 12):
+        clock.now += RETRY_SECONDS / 3
+        reading = reader.read(tick)
+        assert reading.devices == ()
+        faults_told.note(reading)
+    assert len(caplog.records) == 1
 
 
 def test_shutdown_by_somebody_else_heals_at_once(session):
