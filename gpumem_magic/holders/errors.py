@@ -113,10 +113,15 @@ def _of_debugger(shell: Any, debugger: Any, seen: set[int]) -> Iterator[Root]:
     for frame in frames:
         if frame is not None:
             yield from frame_roots(HolderKind.DEBUGGER, "debugger", frame, seen)
+    yield from _shown_in(shell, debugger)
     chain = getattr(debugger, "_chained_exceptions", None)
     errors = [*(chain if type(chain) is tuple else ()), *_ended_with(frames)]
     for error in links(*errors):
         yield from _traceback(HolderKind.DEBUGGER, f"debugger: {type_name(type(error))}", error.__traceback__, seen)
+
+
+def _shown_in(shell: Any, debugger: Any) -> Iterator[Root]:
+    """Yield the locals that a debugger shows, or showed when it was left."""
     try:
         shown = debugger.curframe_locals
     except AttributeError:  # never started; from 3.14 on it is asked of the frame

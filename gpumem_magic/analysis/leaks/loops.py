@@ -41,7 +41,7 @@ class Loop(NamedTuple):
 
     `first_end` is the last line of a first statement whose own line comes again before it is over: a loop's, a
     ``with``'s; of others it is `first`. `together` is the number of statements that share the body's first line and run
-    once in each iteration; 0 where that depends.
+    once in each iteration; 0 where that depends. `can_wait`: it is in a coroutine, which lets others run in between.
     """
 
     file: str
@@ -51,6 +51,7 @@ class Loop(NamedTuple):
     first_end: int
     last: int
     together: int = 1
+    can_wait: bool = False
 
     def holds(self, line: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Tell which lines belong to header or body."""
@@ -86,16 +87,18 @@ def find_loops(file: str, source: str) -> tuple[Loop, ...]:
     return () if tree is None else tuple(sorted(_loops(file, tree, "<module>"), key=lambda loop: loop.header))
 
 
-def _loops(file: str, node: ast.AST, scope: str) -> Iterator[Loop]:
+def _loops(file: str, node: ast.AST, scope: str, *, can_wait: bool = False) -> Iterator[Loop]:
     for child in ast.iter_child_nodes(node):
-        inner = child.name if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) else scope
+        is_scope = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        inner = child.name if is_scope else scope  # type: ignore[attr-defined]
+        waits = isinstance(child, ast.AsyncFunctionDef) if is_scope else can_wait
         if isinstance(child, (ast.For, ast.AsyncFor, ast.While)):
             first, end = child.body[0], child.body[-1].end_lineno
             if first.lineno > child.lineno and end is not None:
                 again = isinstance(first, (ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith))
                 first_end = (first.end_lineno if again else None) or first.lineno
-                yield Loop(file, scope, child.lineno, first.lineno, first_end, end, _together(child.body))
-        yield from _loops(file, child, inner)
+                yield Loop(file, scope, child.lineno, first.lineno, first_end, end, _together(child.body), waits)
+        yield from _loops(file, child, inner, can_wait=waits)
 
 
 def _together(body: Sequence[ast.stmt], line: int | None = None) -> int:
@@ -220,6 +223,10 @@ def ends_a_run(marks: Marks, loop: Loop, lines: NDArray[np.int32], starts: NDArr
         What it returned.
     """
     now, time_us = _of_one_thread(marks, lines)
+    if loop.can_wait:
+        # What runs while it waits does not leave it.
+        here = now > 0
+        now, time_us = now[here], time_us[here]
     inside = loop.holds(now)
     left = time_us[1:][inside[:-1] & ~inside[1:]]
     run = np.searchsorted(left, starts, "right")

@@ -130,3 +130,26 @@ def test_the_last_iteration_of_each_run():
         lines = lines_in_scope(noted.places, "c", "<module>")
         begun = iteration_starts(noted, loop, lines)
         assert ends_a_run(noted, loop, lines, begun).tolist() == expected
+
+
+WAITING = """\
+async def work(q):
+    kept = []
+    while True:
+        x = await q.get()
+        kept.append(x * 2)
+for i in y:
+    q.put(i)
+"""
+
+
+def test_a_coroutine_that_waits_does_not_leave_its_loop():
+    work, cell = find_loops("c", WAITING)
+    assert (work.scope, work.can_wait, cell.can_wait) == ("work", True, False)
+    ran = [2, 3, 4, 0, 4, 5, 4, 0, 4, 5, 4, 0, 4, 5, 4]
+    noted = marks(ran, has_functions=True)
+    lines = np.array([2, 3, 4, 5, 0], np.int32)  # of each place
+    begun = np.array([40, 80, 120], np.int64)
+    assert ends_a_run(noted, work, lines, begun).tolist() == [False, False, True]
+    # A function's loop is left when the function is: its next run begins with it.
+    assert ends_a_run(noted, work._replace(can_wait=False), lines, begun).tolist() == [True, True, True]
