@@ -110,8 +110,11 @@ def _operand(path: str) -> Report | ExportedReport:
 def _run_export(arguments: argparse.Namespace) -> int:
     from gpumem_magic.report.files import shown_path, write_new
     from gpumem_magic.report.interchange import exported
+    from gpumem_magic.report.reading import read_back
 
-    data = exported(_operand(arguments.file).to_document(), arguments.to)
+    source = _operand(arguments.file)
+    with read_back(source):
+        data = exported(source.to_document(), arguments.to)
     target = write_new(data, arguments.output or f"{_stem(Path(arguments.file))}.{arguments.to}.json")
     print(f"wrote {shown_path(target)} ({format_bytes(target.stat().st_size)})")
     return 0
@@ -120,16 +123,16 @@ def _run_export(arguments: argparse.Namespace) -> int:
 def _run_diff(arguments: argparse.Namespace) -> int:
     from gpumem_magic.report.comparison import Comparison
     from gpumem_magic.report.files import shown_path
+    from gpumem_magic.report.reading import read_back
 
     if arguments.top < 0:
         raise BadUsageError(f"--top {arguments.top}: give a number of rows, 0 for all")
     comparison = Comparison(_operand(arguments.a), _operand(arguments.b), arguments.top)
     shown = comparison.without_source() if arguments.no_source else comparison
-    target = shown.save(arguments.output) if arguments.output else None
-    if arguments.json:
-        print(json.dumps(_diff_json(shown.diff), ensure_ascii=False))
-    else:
-        print(printable(shown.to_text()))
+    with read_back(comparison.a, comparison.b):
+        target = shown.save(arguments.output) if arguments.output else None
+        text = json.dumps(_diff_json(shown.diff), ensure_ascii=False) if arguments.json else shown.to_text()
+    print(text)
     if target is not None:
         # With --json stdout is one object.
         file = sys.stderr if arguments.json else sys.stdout

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from gpumem_magic._format import printed_encoding
+from gpumem_magic._format import encodable, printed_encoding, visible
 from gpumem_magic.analysis.diff import Side, compare, side_of
 from gpumem_magic.report.diff_text import diff_html, diff_text
 from gpumem_magic.report.files import write_report
@@ -96,7 +96,7 @@ class Comparison:
         return (*self.a.devices, *self.b.devices)
 
     def __repr__(self) -> str:
-        return f"<gpumem comparison of {self.title}: {self.sentence}>"
+        return visible(f"<gpumem comparison of {self.title}: {self.sentence}>")
 
     def __str__(self) -> str:
         # Mostly to be printed.
@@ -113,7 +113,8 @@ class Comparison:
             What the reader can show; other characters get look-alikes.
         """
         text = diff_text(self.diff, self.top if top is None else top)
-        return text.replace("→", "->").encode(encoding, "replace").decode(encoding) if encoding != "utf-8" else text
+        # Names come from files: they may not steer the terminal.
+        return encodable(visible(text, keep="\n"), encoding)
 
     def to_document(self, limit: int | None = None) -> bytes:
         """Return the view document of both, about `limit` bytes when given; half of them each."""

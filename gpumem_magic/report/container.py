@@ -124,6 +124,6 @@ def decode(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
             name: np.frombuffer(raw, _DTYPES[ref["dtype"]], ref["length"], base + ref["offset"])
             for name, ref in header["arrays"].items()
         }
-    except (EOFError, KeyError, OSError, TypeError, ValueError, struct.error, zlib.error) as error:
+    except (EOFError, KeyError, OSError, RecursionError, TypeError, ValueError, struct.error, zlib.error) as error:
         raise SnapshotError(f"not a readable {FORMAT} document ({error}): write it again") from error
     return header, arrays

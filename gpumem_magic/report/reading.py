@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import re
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumem_magic._errors import ExportError, SnapshotError
+from gpumem_magic._format import encodable, visible
 from gpumem_magic.analysis.diff import Side, side_device
 from gpumem_magic.analysis.model import Group, Row
 from gpumem_magic.report.container import decode
@@ -17,12 +18,15 @@ from gpumem_magic.report.html import MARKER
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterator
 
-__all__ = ["ExportedReport", "is_report", "read_report"]
+__all__ = ["ExportedReport", "is_report", "read_back", "read_report"]
 
 _DOCUMENT = re.compile(
     rb'<script type="application/octet-stream;base64" id="gpumem-document">([A-Za-z0-9+/=]+)</script>'
 )
+# What data of another shape than a report's raises, wherever it is looked at.
+_MISSHAPEN = (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError)
 
 
 def is_report(path: str | os.PathLike[str]) -> bool:
@@ -68,11 +72,11 @@ class ExportedReport:
     is_read_back: bool = True
 
     def __repr__(self) -> str:
-        return f"<gpumem report of {self.title}, read back: {self.sentence}>"
+        return visible(f"<gpumem report of {self.title}, read back: {self.sentence}>")
 
     def to_text(self, top: int | None = None, *, encoding: str = "utf-8") -> str:  # noqa: ARG002 - as of `Report`
         """Return the sentence."""
-        return f"gpumem: {self.sentence}".encode(encoding, "replace").decode(encoding)
+        return encodable(visible(f"gpumem: {self.sentence}"), encoding)
 
     def static_bundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the mime bundle (data, metadata) that reads without a kernel: the sentence."""
@@ -125,8 +129,30 @@ def read_report(path: str | os.PathLike[str]) -> ExportedReport:
             peak, end = ([Row(**row) for row in device[name]] for name in ("peak", "end"))
             totals = (device["headline"]["allocatedPeak"], device["headline"]["allocatedAfter"])
             devices[device["key"]] = side_device(groups, peak, end, totals, device["headline"].get("reservedPeak"))
-        title = str(header["title"])
+        title, sentence = str(header["title"]), str(header["sentence"])
         events = sum(int(device["events"]) for device in header["devices"])
-    except (OSError, binascii.Error, IndexError, KeyError, TypeError, ValueError) as error:
+    except (OSError, *_MISSHAPEN) as error:
         raise SnapshotError(f"{path}: not a readable report ({error}); export it again") from error
-    return ExportedReport(title, Side(title, devices), document, tuple(devices), events, str(header["sentence"]))
+    return ExportedReport(title, Side(title, devices), document, tuple(devices), events, sentence)
+
+
+@contextmanager
+def read_back(*reports: object) -> Iterator[None]:
+    """Name the damaged report where one that was read back is used and does not hold what it should.
+
+    Reading it looks at little more than its numbers. An error over reports of this process alone is ours, and passes.
+
+    Raises
+    ------
+    SnapshotError
+        In place of what reading foreign data raises.
+    """
+    foreign = [report for report in reports if isinstance(report, ExportedReport)]
+    try:
+        yield
+    except _MISSHAPEN as error:
+        if not foreign:
+            raise
+        names = " or ".join(dict.fromkeys(visible(report.title) for report in foreign))
+        detail = f"{type(error).__name__}: {str(error)[:120]}"
+        raise SnapshotError(f"the exported report {names} is damaged ({detail}); export it again") from error

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
+from gpumem_magic import read_snapshot
 from gpumem_magic.cli import main
-from gpumem_magic.report.reading import is_report
+from gpumem_magic.report.comparison import Comparison
+from gpumem_magic.report.container import decode, encode
+from gpumem_magic.report.reading import is_report, read_report
 
 DATA = Path(__file__).parents[2] / "data" / "recordings"
 MLP = str(DATA / "mlp_train.c0.pickle.xz")
@@ -116,3 +121,47 @@ def test_a_pipe_is_not_waited_for(tmp_path, capsys):
     os.mkfifo(pipe)
     assert main(["diff", str(pipe), str(pipe)]) == 1
     assert "not a regular file" in capsys.readouterr().err
+
+
+def altered(path, change):
+    """Write an exported report with another header."""
+    page = path.read_bytes()
+    (packed,) = re.findall(rb'id="gpumem-document">([A-Za-z0-9+/=]+)<', page)
+    header, arrays = decode(base64.b64decode(packed))
+    del header["arrays"]
+    change(header)
+    path.write_bytes(page.replace(packed, base64.b64encode(encode(header, arrays))))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda header: header.pop("sentence"), "not a readable report ('sentence')"),
+        (lambda header: header.update(devices=[[]]), "not a readable report"),
+        (lambda header: header.pop("frames"), "is damaged (KeyError: 'frames')"),
+        (lambda header: header["devices"][0]["timeline"].update(rest={"bytes": 1}), "is damaged (KeyError: 'bins')"),
+        (lambda header: header["stacks"].__setitem__(slice(None), [None]), "is damaged (IndexError: "),
+    ],
+)
+def test_a_damaged_report_is_one_line_that_names_it(tmp_path, capsys, change, words):
+    assert main(["report", MLP, "-o", "x.html"]) == 0
+    altered(tmp_path / "x.html", change)
+    capsys.readouterr()
+    assert main(["export", "x.html", "--to", "speedscope"]) == 1
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_a_name_from_a_report_cannot_steer_the_terminal(tmp_path):
+    assert main(["report", MLP, "-o", "x.html"]) == 0
+    altered(tmp_path / "x.html", lambda header: header.update(title="\x1b[31mred", sentence="\x1b[2J"))
+    report = read_report("x.html")
+    assert report.to_text() == r"gpumem: \x1b[2J"
+    assert "\x1b" not in repr(report)
+    comparison = Comparison(report, read_snapshot(MLP))
+    assert "\x1b" not in comparison.to_text() + repr(comparison)
+    assert r"\x1b[31mred" in comparison.to_text()
+    # What stands in for a character is the same as in every other text.
+    assert "reserved 738 MiB -> 738 MiB" in comparison.to_text(encoding="ascii")
+    assert "?" not in comparison.to_text(encoding="ascii")
