@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gpumem_magic._format import visible
 from gpumem_magic.analysis.leaks.words import headline
 from gpumem_magic.recording.model import Cell, Note
 from gpumem_magic.trace.model import StackTable
@@ -18,18 +19,60 @@ if TYPE_CHECKING:
 
 __all__ = ["without_source"]
 
-_QUOTED = re.compile(r" `[^`]*`")
+_QUOTED = re.compile(r"( ?)`([^`]*)`")
+# Ours or torch's, to be typed as it stands.
+_COMMAND = re.compile(r"%\w+(?: --\w+)*|PYTORCH_\w+(?:=\S*)?|torch(?:\.\w+)+\(\)")
+_LINE = re.compile(r"\blines? \d+(?: to \d+)?$")
+_HIDDEN = "`…`"
 
 
 def _base_name(path: str) -> str:
     return path.replace("\\", "/").rsplit("/", 1)[-1]
 
 
-def _group(group: Group) -> Group:
-    return group._replace(source=None, file=None if group.file is None else _base_name(group.file))
+class _Hiding:
+    """Takes code and names out of what is said of an analysis.
+
+    Code behind the place that it stands at goes without a trace; another quotation leaves a mark.
+    """
+
+    def __init__(self, analysis: Analysis) -> None:
+        groups = [group for device in analysis.devices for group in (*device.groups, device.oom_group)]
+        self._labels = tuple({visible(group.label) for group in groups if group is not None})
+        # A label names a cell among several.
+        self._titles = {span.title: _cell_title(span.execution_count) for span in analysis.cells}
+
+    def text(self, text: str) -> str:
+        text = _QUOTED.sub(self._instead, text)
+        for title in sorted(self._titles, key=len, reverse=True):
+            text = re.sub(rf"(?<!\w){re.escape(title)}(?!\w)", self._titles[title], text)
+        return text
+
+    def group(self, group: Group) -> Group:
+        file = None if group.file is None else _base_name(group.file)
+        cell = group.cell if group.cell is None else self._titles.get(group.cell, group.cell)
+        return group._replace(source=None, file=file, cell=cell)
+
+    def notes(self, notes: Iterable[Note]) -> tuple[Note, ...]:
+        """Return notes without names; one that only informs, of something with a name, says nothing without it."""
+        bare = (Note(note.level, self.text(note.text)) for note in notes)
+        return tuple(note for note in bare if note.level == "warning" or _HIDDEN not in note.text)
+
+    def _instead(self, found: re.Match[str]) -> str:
+        blank, quoted = found.groups()
+        if _COMMAND.fullmatch(quoted):
+            return found.group()
+        before = found.string[: found.start()]
+        is_placed = blank and (before.endswith(self._labels) or _LINE.search(before) is not None)
+        return "" if is_placed else f"{blank}{_HIDDEN}"
 
 
-def _device(device: DeviceAnalysis) -> DeviceAnalysis:
+def _cell_title(execution_count: int | None) -> str:
+    """Name a cell without its label."""
+    return "cell" if execution_count is None else f"In [{execution_count}]"
+
+
+def _device(device: DeviceAnalysis, hiding: _Hiding) -> DeviceAnalysis:
     markers = tuple(
         # An exception's message may hold anything; its type may not.
         marker._replace(text=marker.text.split(":", 1)[0]) if marker.kind == "exception" else marker
@@ -43,8 +86,8 @@ def _device(device: DeviceAnalysis) -> DeviceAnalysis:
     return replace(
         device,
         categories=categories,
-        groups=tuple(map(_group, device.groups)),
-        oom_group=None if device.oom_group is None else _group(device.oom_group),
+        groups=tuple(map(hiding.group, device.groups)),
+        oom_group=None if device.oom_group is None else hiding.group(device.oom_group),
         oom_state=None,
         # Names of variables, and lines once more.
         growth=None,
@@ -54,15 +97,17 @@ def _device(device: DeviceAnalysis) -> DeviceAnalysis:
     )
 
 
-def _verdict(oom: OomVerdict) -> OomVerdict:
-    def clean(texts: Iterable[str]) -> tuple[str, ...]:
-        return tuple(_QUOTED.sub("", text) for text in texts)
-
+def _verdict(oom: OomVerdict, hiding: _Hiding) -> OomVerdict:
     from gpumem_magic.analysis.oom.evidence import Evidence
 
     bare = Evidence(oom.evidence.key, oom.evidence.backend, oom.evidence.kind)
-    (text,) = clean([oom.sentence])
-    return replace(oom, sentence=text, numbers=clean(oom.numbers), suggestions=clean(oom.suggestions), evidence=bare)
+    return replace(
+        oom,
+        sentence=hiding.text(oom.sentence),
+        numbers=tuple(map(hiding.text, oom.numbers)),
+        suggestions=tuple(map(hiding.text, oom.suggestions)),
+        evidence=bare,
+    )
 
 
 def without_source(analysis: Analysis) -> Analysis:
@@ -76,25 +121,26 @@ def without_source(analysis: Analysis) -> Analysis:
         What to strip; it is left as it is.
     """
     cell = analysis.cell
+    hiding = _Hiding(analysis)
     frames = tuple(frame._replace(filename=_base_name(frame.filename)) for frame in analysis.stacks.frames)
     title = analysis.title
     if cell is not None:
         cell = Cell(cell.execution_count, None, "", runs=cell.runs)
-        title = "cell" if cell.execution_count is None else f"In [{cell.execution_count}]"
+        title = _cell_title(cell.execution_count)
     return replace(
         analysis,
         title=title,
-        sentence=_QUOTED.sub("", analysis.sentence.removeprefix(headline(analysis.leaks))),
+        sentence=hiding.text(analysis.sentence.removeprefix(headline(analysis.leaks))),
         error=None if analysis.error is None else analysis.error.split(":", 1)[0],
         cell=cell,
-        devices=tuple(map(_device, analysis.devices)),
+        devices=tuple(_device(device, hiding) for device in analysis.devices),
         stacks=StackTable(frames, analysis.stacks.stacks),
-        notes=tuple(Note(note.level, _QUOTED.sub("", note.text)) for note in analysis.notes),
-        oom=None if analysis.oom is None else _verdict(analysis.oom),
+        notes=hiding.notes(analysis.notes),
+        oom=None if analysis.oom is None else _verdict(analysis.oom, hiding),
         cells=tuple(
             span._replace(
-                title="cell" if span.execution_count is None else f"In [{span.execution_count}]",
-                sentence=_QUOTED.sub("", span.sentence),
+                title=_cell_title(span.execution_count),
+                sentence=hiding.text(span.sentence),
             )
             for span in analysis.cells
         ),

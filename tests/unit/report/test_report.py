@@ -11,6 +11,8 @@ import sys
 import make_documents  # type: ignore[import-not-found]
 import pytest
 
+from gpumem_magic.analysis.model import CellSpan
+from gpumem_magic.recording.model import Note
 from gpumem_magic.report import Report, build
 from gpumem_magic.report import png as png_module
 from gpumem_magic.report.container import decode
@@ -79,6 +81,36 @@ def test_a_report_to_share_holds_no_source_and_no_folders():
     assert "обучение.py" in texts[2]
     assert shared.devices[0].headline == full.devices[0].headline
     assert "no source" not in full.to_text()
+
+
+def test_a_report_to_share_names_no_variable_and_reads_as_a_sentence():
+    notes = (
+        Note("info", "`ckpt` duplicates 100% of `net`'s parameters: if it is a checkpoint, del ckpt"),
+        Note("info", "memory was reserved far above the peak; `%gpumem_whatif` says whether a setting would help"),
+        Note("warning", "the search stopped at `net`"),
+    )
+    full = make_documents.gap()
+    label = full.devices[0].groups[1].label
+    analysis = dataclasses.replace(
+        full, sentence=f"Peak 1.00 GiB at `y = net(x)`, held at {label} `z = net(y)`.", notes=notes
+    )
+    shared = Report(analysis).without_source()
+    assert shared.sentence == f"Peak 1.00 GiB at `…`, held at {label}."
+    assert [note.text for note in shared.notes] == [notes[1].text, "the search stopped at `…`"]
+
+
+def test_a_report_to_share_of_several_cells_has_no_labels():
+    full = make_documents.gap()
+    span = CellSpan("secret (In [3])", 3, None, full.started_us, full.ended_us, "Peak 1.00 GiB.")
+    groups = (full.devices[0].groups[0]._replace(cell=span.title), *full.devices[0].groups[1:])
+    device = dataclasses.replace(full.devices[0], groups=groups)
+    analysis = dataclasses.replace(
+        full, sentence="Peak 1.00 GiB, reached by secret (In [3]), line 5.", cells=(span,), devices=(device,)
+    )
+    shared = Report(analysis).without_source()
+    assert shared.sentence == "Peak 1.00 GiB, reached by In [3], line 5."
+    assert shared.devices[0].groups[0].cell == "In [3]"
+    assert "secret" not in repr(decode(shared.to_document()))
 
 
 def test_a_one_line_report_imports_no_matplotlib_anywidget_or_torch():
