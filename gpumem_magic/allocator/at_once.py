@@ -37,7 +37,7 @@ _MOST_PLACES = 1 << 39
 _MOST_BITS = 24
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Order:
     """The block events of a device, sorted by address and, at each address, by time.
 
@@ -103,7 +103,7 @@ def block_order(device: DeviceTrace) -> Order | None:
     return Order(moves, base, bits, place)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class _Spans:
     """Things with a place (in units of 512 B) and a time, from `begin` to `stop`; columns of one length.
 

@@ -26,7 +26,7 @@ class Deviation:
     recorded: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Lifetimes:
     """Allocations as lifetimes, columns of shape ``(m,)``, in order of their beginning (pre-existing ones first).
 
@@ -79,7 +79,7 @@ class Lifetimes:
         return chosen if is_rising else chosen[np.argsort(born[chosen], kind="stable")]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class History:
     """Counters of one device over a recording, as torch's ``memory_stats`` would have read.
 

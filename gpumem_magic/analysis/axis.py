@@ -27,7 +27,7 @@ _FOLDED_SHARE, _ALL_FOLDED_SHARE = 0.02, 0.3
 _FEWEST_CHANGES = 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class FoldedAxis:
     """A piecewise linear map from Unix microseconds to 0…1.
 

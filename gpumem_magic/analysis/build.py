@@ -13,12 +13,10 @@ from gpumem_magic.analysis.context import Purpose
 from gpumem_magic.analysis.counters import analyse_counters
 from gpumem_magic.analysis.devices import DeviceContext, Placement, analyse_device
 from gpumem_magic.analysis.groups import PlaceNamer, alike
-from gpumem_magic.analysis.held import held_by
-from gpumem_magic.analysis.leaks import Scene, find_growth, headline, name_keepers
+from gpumem_magic.analysis.leaks.find import Scene, find_growth
 from gpumem_magic.analysis.lines import attribute
 from gpumem_magic.analysis.model import Analysis, Marker
 from gpumem_magic.analysis.pinned import with_pinned_lane
-from gpumem_magic.analysis.process import analyse_process
 from gpumem_magic.analysis.sentence import has_no_code, nothing_sentence, sentence
 from gpumem_magic.recording.model import Note, Outcome, SourceKind
 from gpumem_magic.trace.model import StackTable
@@ -139,6 +137,9 @@ def _with_growth(
         growth = find_growth(trace, device, context.placement, scene, truncated=recording.truncated)
         if holders is None:
             return replace(device, growth=growth)
+        from gpumem_magic.analysis.held import held_by
+        from gpumem_magic.analysis.leaks.keepers import name_keepers
+
         return replace(device, growth=name_keepers(growth, holders, scene), held=held_by(trace, device, holders))
     except Exception as error:  # noqa: BLE001 - the numbers stand without it
         context.warn(f"looking for growth failed ({type(error).__name__}); the numbers are not affected")
@@ -219,7 +220,11 @@ def analyse(recording: Recording, *, holders: HolderScan | None = None) -> Analy
         # A device on which nothing moved is worth a tab only beside others, and never the first line.
         shown = tuple(sorted(shown, key=lambda device: not _moves(device)))
         leaks = [leak for device in shown if device.growth is not None for leak in device.growth.leaks]
-        first = headline(leaks) if oom is None else ""
+        first = ""
+        if leaks and oom is None:
+            from gpumem_magic.analysis.leaks.words import headline
+
+            first = headline(leaks)
         text = sentence([device for device in shown if _moves(device)], recording, oom, first=first)
     else:
         held = [reading.allocated for reading in recording.after if reading.allocated is not None]
@@ -229,6 +234,8 @@ def analyse(recording: Recording, *, holders: HolderScan | None = None) -> Analy
             notes = [note for note in notes if note.level == "warning"]
             sampled = None
         else:
+            from gpumem_magic.analysis.process import analyse_process
+
             sampled = None if oom is not None else analyse_process(recording, text)
         if sampled is not None:
             text = sampled.sentence

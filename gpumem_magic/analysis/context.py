@@ -23,7 +23,7 @@ __all__ = ["OVERFLOW", "DeviceContext", "Placement", "Purpose"]
 OVERFLOW = "the event ring overflowed, so the beginning of the cell is missing"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Placement:
     """Which line ran at each allocation.
 
@@ -54,7 +54,7 @@ class Placement:
         return self.last_lines[place][self.places[place].index(entry)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Purpose:
     """What a recording says of the purpose of memory.
 

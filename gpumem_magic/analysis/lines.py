@@ -42,7 +42,7 @@ REASONS = (OUTSIDE, TWO_THREADS, DROPPED, TOO_OFTEN)
 _OUTSIDE, _TWO_THREADS, _DROPPED, _TOO_OFTEN = (-1 - index for index in range(4))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Lines:
     """The line of each event.
 

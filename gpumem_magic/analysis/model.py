@@ -81,7 +81,7 @@ class Marker(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Lane:
     """A further curve over the same axis; columns of shape ``(n,)``, bytes at Unix microseconds.
 
@@ -94,7 +94,7 @@ class Lane:
     value: NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SampledCurve:
     """Bytes where no events exist; columns of shape ``(n,)``.
 
@@ -106,7 +106,7 @@ class SampledCurve:
     whose: Literal["allocator", "process"] = "allocator"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Timeline:
     """Allocations as lifetimes over a list of changes (an allocation's beginning or end), in time order.
 
@@ -197,7 +197,7 @@ class Headline:
     headroom: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DeviceAnalysis:
     """One device of a recording.
 
@@ -292,7 +292,7 @@ class CellSpan(NamedTuple):
     sentence: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Analysis:
     """A whole recording.
 

@@ -178,7 +178,7 @@ class SegmentState:
         return Fragmentation(mapped, active, requested, free, returnable, largest, len(self.segments), empty)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class MemoryRecord:
     """What a device's recording says of addresses; nothing of it is computed before somebody asks.
 

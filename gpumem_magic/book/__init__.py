@@ -12,10 +12,34 @@ Pure: numpy in, dataclasses out.
 
 from __future__ import annotations
 
-from gpumem_magic.book.intake import read_entry
-from gpumem_magic.book.ledger import Ledger
-from gpumem_magic.book.model import AliveDevice, AliveRow, Entry, EntryDevice, LedgerView, LiveBlocks, Origin, Tensors
-from gpumem_magic.book.text import ledger_text, summary_line
+from typing import TYPE_CHECKING
+
+from gpumem_magic._lazy import names_from
+
+if TYPE_CHECKING:
+    from gpumem_magic.book.intake import read_entry
+    from gpumem_magic.book.ledger import Ledger
+    from gpumem_magic.book.model import (
+        AliveDevice,
+        AliveRow,
+        Entry,
+        EntryDevice,
+        LedgerView,
+        LiveBlocks,
+        Origin,
+        Tensors,
+    )
+    from gpumem_magic.book.text import ledger_text, summary_line
+else:
+    __getattr__ = names_from(
+        __name__,
+        {
+            "intake": "read_entry",
+            "ledger": "Ledger",
+            "model": "AliveDevice AliveRow Entry EntryDevice LedgerView LiveBlocks Origin Tensors",
+            "text": "ledger_text summary_line",
+        },
+    )
 
 __all__ = [
     "AliveDevice",

@@ -12,7 +12,6 @@ from gpumem_magic.analysis.leaks.evidence import LEAST_ITERATIONS
 from gpumem_magic.book.blocks import BlockTable, survivors
 from gpumem_magic.book.intake import read_entry
 from gpumem_magic.book.model import AliveDevice, AliveRow, Origin
-from gpumem_magic.book.reruns import rerun_leak
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -178,6 +177,8 @@ class Ledger:
                 counted = np.isin(table.address, np.array(held, np.uint64))
             else:
                 continue
+            from gpumem_magic.book.reruns import rerun_leak
+
             leak = rerun_leak(device, table, counted, runs, self._lines)
             if leak is not None:
                 leaks.append(leak)

@@ -145,11 +145,11 @@ class Keeper:
 
     def _compared(self, entry: Entry, report: Report, scan: HolderScan | None) -> tuple[Entry, Report]:
         """Compare a run with earlier ones of the same cell."""
-        from gpumem_magic.analysis.leaks import with_leaks
-
         leaks = self.ledger.reruns(entry, self._blocks(), scan)
         if not leaks:
             return entry, report
+        from gpumem_magic.analysis.leaks import with_leaks
+
         report = replace(report, analysis=with_leaks(report.analysis, leaks, scan))
         if report.leaks:
             entry = self.ledger.told(entry, max(report.leaks, key=lambda leak: leak.bytes).sentence)

@@ -220,10 +220,9 @@ class Measurement:
 
     def _judged(self, report: Report, recording: Recording, holders: HolderScan | None, runs_key: str) -> Report:
         """Look more closely at a leak that nothing explains yet, and see whether the magic's line allows it."""
-        from gpumem_magic.analysis.leaks import with_keepers
-        from gpumem_magic.analysis.leaks.check import broken_promise, nothing_to_judge
-
         if any(not leak.is_explained for leak in report.leaks):
+            from gpumem_magic.analysis.leaks import with_keepers
+
             scan = look(self._shell, SCAN_SECONDS, quick=False)
             if scan is not None:
                 analysis = with_keepers(report.analysis, scan)
@@ -238,6 +237,8 @@ class Measurement:
         if more:
             report = _replaced(report, replace(report.analysis, notes=(*more, *report.analysis.notes)))
         if self.request.allowed_leak is not None:
+            from gpumem_magic.analysis.leaks.check import broken_promise, nothing_to_judge
+
             self.broken_promise = broken_promise(report.analysis, self.request.allowed_leak)
             unjudged = nothing_to_judge(report.analysis)
             if unjudged is not None:

@@ -15,8 +15,21 @@ Nothing here starts CUDA, and importing it does not start NVML.
 
 from __future__ import annotations
 
-from gpumem_magic.nvml.model import Device, Memory, MemoryReading, MigInstance, Process, Reading
-from gpumem_magic.nvml.sampling import problem, process_used, processes, read_all, readings
+from typing import TYPE_CHECKING
+
+from gpumem_magic._lazy import names_from
+
+if TYPE_CHECKING:
+    from gpumem_magic.nvml.model import Device, Memory, MemoryReading, MigInstance, Process, Reading
+    from gpumem_magic.nvml.sampling import problem, process_used, processes, read_all, readings
+else:
+    __getattr__ = names_from(
+        __name__,
+        {
+            "model": "Device Memory MemoryReading MigInstance Process Reading",
+            "sampling": "problem process_used processes read_all readings",
+        },
+    )
 
 __all__ = [
     "Device",

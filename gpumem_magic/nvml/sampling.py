@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpumem_magic.nvml import devices as read
 from gpumem_magic.nvml.faults import Absence, Code
-from gpumem_magic.nvml.host import read_host
 from gpumem_magic.nvml.model import Memory, MemoryReading
 from gpumem_magic.nvml.pids import NAMESPACE_REASON, is_initial_namespace, is_same_process
-from gpumem_magic.nvml.reader import Reader
 from gpumem_magic.nvml.session import Session
 
 if TYPE_CHECKING:
@@ -58,6 +56,8 @@ def problem() -> str | None:
 
 def read_all() -> Reading:
     """Read everything of every device once."""
+    from gpumem_magic.nvml.reader import Reader
+
     return Reader(_session).read()
 
 
@@ -185,6 +185,8 @@ def _or_host(memory: Memory | Absence, missing: dict[str, str]) -> Memory | None
     if memory.code != Code.NOT_SUPPORTED:
         return None
     del missing["memory"]
+    from gpumem_magic.nvml.host import read_host
+
     host = read_host()
     return Memory(host.total, host.used, host.free, None)
 

@@ -92,7 +92,7 @@ class Cell:
     is_statement: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Marks:
     """Which notebook line was running since when, as columns of shape ``(n,)`` in time order.
 
@@ -129,7 +129,7 @@ class Marks:
     foreign: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Calls:
     """Which of torch's calls was under way since when, as columns of shape ``(n,)`` in time order.
 
@@ -152,7 +152,7 @@ class Calls:
     foreign: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Roles:
     """What memory was for, seen by storage while the code ran and after it: columns of shape ``(n,)`` in time order.
 
@@ -322,7 +322,7 @@ class Failure:
     host: DeviceReading | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Recording:
     """A finished recording.
 

@@ -11,8 +11,6 @@ import numpy as np
 
 from gpumem_magic._errors import ExportError
 from gpumem_magic._format import printed_encoding
-from gpumem_magic.analysis.anonymous import without_source
-from gpumem_magic.report.segments import moment_document
 from gpumem_magic.report.text import report_text
 from gpumem_magic.report.wording import WIDTH
 from gpumem_magic.trace.constant import is_constant
@@ -50,7 +48,7 @@ def column_bytes(device: DeviceAnalysis) -> int:
 _FORMS = ".html, .png, .pickle, .perfetto.json or .speedscope.json"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Report:
     """What happened to memory in one cell, statement, block or file.
 
@@ -238,6 +236,7 @@ class Report:
 
     def without_source(self) -> Report:
         """Return a copy to share: no source lines, no folders, no label, no error message."""
+        from gpumem_magic.analysis.anonymous import without_source
         from gpumem_magic.report.whatif.model import bare
 
         answers = {key: bare(answer) for key, answer in self.answers.items()}
@@ -275,6 +274,8 @@ class Report:
 
     def segments(self, device: int, time_us: int) -> bytes | None:
         """Return the map of one device's segments at a time, for a view; None without a caching allocator."""
+        from gpumem_magic.report.segments import moment_document
+
         return moment_document(self.devices[device], time_us)
 
     def detail(self, device: int, start_us: int, end_us: int) -> bytes:

@@ -26,7 +26,7 @@ _MOST_BANDS = 9
 _NO_TIMES = np.zeros(0, np.int64)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Band:
     """One layer of the stack: `value` in bytes at `Scene.x`; `at_peak` in bytes, None when there is no peak moment."""
 
@@ -38,7 +38,7 @@ class Band:
     at_peak: int | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Scene:
     """What to draw.
 

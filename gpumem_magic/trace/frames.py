@@ -25,8 +25,10 @@ __all__ = [
 
 # ipykernel 6 and 7, xeus-python, and plain IPython in a terminal (with and without its session's number).
 _CELL = re.compile(r"[/\\](?:ipykernel|xpython)_\d+[/\\]-?\d+\.py$|^<ipython-input-\d+-[^>]*>$")
+# The others are compiled by `re` when a stack is first asked for: lines alone have none, and the first report of a
+# process would wait 2 ms for them.
 # Other people's code: installed packages, the standard library, generated code (Inductor's cache, FX, attrs).
-_LIBRARY = re.compile(
+_LIBRARY = (
     r"[/\\](?:site|dist)-packages[/\\]"
     r"|[/\\]lib(?:64)?[/\\](?:python|pypy)\d[\d.]*t?[/\\]"
     r"|[/\\][Ll]ib[/\\](?:asyncio|concurrent|contextlib\.py|functools\.py|runpy\.py|threading\.py|unittest)\b"
@@ -35,9 +37,9 @@ _LIBRARY = re.compile(
     r"|[/\\]torchinductor_[^/\\]*[/\\]"
     r"|^<(?:(?:frozen|attrs generated|__array_function__|decorator-gen)\b[^>]*|eval_with_key|string|template)>"
 )
-_NATIVE = re.compile(r"\.(?:c|cc|cpp|cxx|cu|cuh|h|hh|hpp|hxx|inl|S|pyx|pxd)$|\.(?:so|dylib|dll|pyd)(?:\.[\d.]+)?$")
+_NATIVE = r"\.(?:c|cc|cpp|cxx|cu|cuh|h|hh|hpp|hxx|inl|S|pyx|pxd)$|\.(?:so|dylib|dll|pyd)(?:\.[\d.]+)?$"
 # Frames above the cell's own in every stack of a notebook: 20 to 25 of them.
-_MACHINERY = re.compile(
+_MACHINERY = (
     r"[/\\](?:IPython|ipykernel|traitlets|tornado|zmq|jupyter_client|comm|debugpy)[/\\]"
     r"|[/\\]asyncio[/\\]|[/\\](?:runpy|contextlib|threading|selectors)\.py$|[/\\]ipykernel_launcher\.py$"
     r"|^<frozen runpy>$|[/\\](?:nest_asyncio|gpumem_magic)[/\\.]"
@@ -56,17 +58,17 @@ def is_notebook_cell(filename: str) -> bool:
 
 def is_native(filename: str) -> bool:
     """Tell whether a frame is compiled code: C++ sources and libraries, and frames without a file."""
-    return filename in {"", "??"} or _NATIVE.search(filename) is not None
+    return filename in {"", "??"} or re.search(_NATIVE, filename) is not None
 
 
 def is_library(filename: str) -> bool:
     """Tell whether a frame is code that the user did not write: packages, the standard library, compiled code."""
-    return is_native(filename) or _LIBRARY.search(filename) is not None or is_notebook_machinery(filename)
+    return is_native(filename) or re.search(_LIBRARY, filename) is not None or is_notebook_machinery(filename)
 
 
 def is_notebook_machinery(filename: str) -> bool:
     """Tell whether a frame belongs to what runs cells: IPython, ipykernel, the event loop, this package."""
-    return _MACHINERY.search(filename) is not None and not is_notebook_cell(filename)
+    return re.search(_MACHINERY, filename) is not None and not is_notebook_cell(filename)
 
 
 def trim(frames: Sequence[Frame]) -> tuple[Frame, ...]:

@@ -86,7 +86,7 @@ class StackTable:
         return tuple(self.frames[index] for index in self.stacks[stack])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Events:
     """Events of one device in recorded order; every column has shape ``(n,)``.
 
@@ -148,7 +148,7 @@ class Segment:
     blocks: tuple[Block, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DeviceTrace:
     """Events and final state of one device.
 
@@ -193,7 +193,7 @@ class Region(NamedTuple):
     end_us: int | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trace:
     """Everything one snapshot says.
 

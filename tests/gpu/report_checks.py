@@ -244,7 +244,7 @@ def check_memory_of_long_cells() -> str:
 
     torch_with_cuda()
     shell = InteractiveShell.instance()
-    shell.extension_manager.load_extension("gpumem_magic")
+    shell.run_line_magic("load_ext", "gpumem_magic")
     cell = "%%gpumem --quiet\nimport torch\na = torch.ones(8, device='cuda')\nfor n in range(100_000):\n    b = a + 1"
     sizes = []
     with paused_collector():

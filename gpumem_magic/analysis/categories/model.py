@@ -106,7 +106,7 @@ class BackwardRow(NamedTuple):
     blocks: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Categories:
     """What each lifetime of a device was for.
 

@@ -57,7 +57,7 @@ _TEXTS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Phases:
     """The phase of each event of a device.
 

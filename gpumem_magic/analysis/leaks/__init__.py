@@ -15,10 +15,25 @@ check     whether a promise to leak nothing holds
 
 from __future__ import annotations
 
-from gpumem_magic.analysis.leaks.find import Scene, find_growth
-from gpumem_magic.analysis.leaks.keepers import name_keepers, with_keepers, with_leaks
-from gpumem_magic.analysis.leaks.model import Growth, Keeper, Leak, LeakLine, Once
-from gpumem_magic.analysis.leaks.words import headline
+from typing import TYPE_CHECKING
+
+from gpumem_magic._lazy import names_from
+
+if TYPE_CHECKING:
+    from gpumem_magic.analysis.leaks.find import Scene, find_growth
+    from gpumem_magic.analysis.leaks.keepers import name_keepers, with_keepers, with_leaks
+    from gpumem_magic.analysis.leaks.model import Growth, Keeper, Leak, LeakLine, Once
+    from gpumem_magic.analysis.leaks.words import headline
+else:
+    __getattr__ = names_from(
+        __name__,
+        {
+            "find": "Scene find_growth",
+            "keepers": "name_keepers with_keepers with_leaks",
+            "model": "Growth Keeper Leak LeakLine Once",
+            "words": "headline",
+        },
+    )
 
 __all__ = [
     "Growth",

@@ -60,7 +60,7 @@ _MOSTLY = 0.8
 _TOLD_LEAST = 64 << 10
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Scene:
     """What a search needs of a recording.
 

@@ -17,8 +17,9 @@ torch = pytest.importorskip("torch")
 
 from held_cells import BYTES, COUNT, find, run  # type: ignore[import-not-found]  # noqa: E402
 
-from gpumem_magic.holders import HolderKind, StorageWitness, describe_scan, release, who_holds  # noqa: E402
+from gpumem_magic.holders import HolderKind, StorageWitness, describe_scan, who_holds  # noqa: E402
 from gpumem_magic.holders.names import names_in_use  # noqa: E402
+from gpumem_magic.holders.release import release  # noqa: E402
 
 
 def test_an_error_whose_frame_holds_it(shell):

@@ -11,8 +11,9 @@ torch = pytest.importorskip("torch")
 
 from held_cells import BYTES, COUNT, find, run  # type: ignore[import-not-found]  # noqa: E402
 
-from gpumem_magic.holders import release, who_holds  # noqa: E402
+from gpumem_magic.holders import who_holds  # noqa: E402
 from gpumem_magic.holders.names import names_in_use  # noqa: E402
+from gpumem_magic.holders.release import release  # noqa: E402
 from gpumem_magic.holders.scratch import Scratch  # noqa: E402
 
 
