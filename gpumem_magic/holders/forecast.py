@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumem_magic._format import format_bytes
 from gpumem_magic.holders.edges import ancestors, module_name, type_name
-from gpumem_magic.holders.kinds import family, of_kinds
+from gpumem_magic.holders.kinds import family, tracked
 from gpumem_magic.holders.tensors import loaded_torch
 
 if TYPE_CHECKING:
@@ -85,9 +84,7 @@ def first_steps() -> tuple[FirstStep, ...]:
     torch = loaded_torch()
     if torch is None:
         return ()
-    objects = gc.get_objects()
-    found: list[Any] = list(of_kinds(objects, family(torch.optimizer_type)))
-    del objects
+    found: list[Any] = tracked(family(torch.optimizer_type))
     with torch.undisturbed():
         return tuple(step for optimizer in found for step in _forecast(optimizer, torch))
 

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumem_magic.holders.edges import ancestors, own_attributes
-from gpumem_magic.holders.kinds import KindTable, family, of_kinds
+from gpumem_magic.holders.kinds import KindTable, family, tracked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -216,8 +216,7 @@ class Torch:
 
 def live_tensors(torch: Torch) -> list[object]:
     """Return every tensor that Python's collector tracks, inner ones of sparse tensors and bare storages included."""
-    objects = gc.get_objects()
-    found = list(of_kinds(objects, (*family(torch.tensor_type), torch.storage_type)))
+    found = tracked((*family(torch.tensor_type), torch.storage_type))
     for tensor in found[:]:
         if torch.is_tensor(type(tensor)):
             found += torch.parts(tensor).values()

@@ -6,6 +6,8 @@ from typing import Any, final
 
 INTERFACE: int
 
+def tracked(kinds: tuple[type, ...], /) -> list[Any]: ...
+
 @final
 class Tape:
     def __new__(

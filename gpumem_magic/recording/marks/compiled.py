@@ -6,15 +6,17 @@ The sources lie in ``native/``; the wheel's build makes them where there is a co
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpumem_magic.recording.marks._native import Tape, Watch
 
 __all__ = ["INTERFACE", "SWITCH", "Native", "native"]
 
 # What the C code says of itself, so that a binary of other sources, which an editable install may keep, counts as none.
-INTERFACE = 1
+INTERFACE = 2
 # The environment variable that leaves it out, when building and when running.
 SWITCH = "GPUMEM_MAGIC_NO_NATIVE"
 
@@ -28,10 +30,14 @@ class Native(NamedTuple):
         Does what `gpumem_magic.recording.marks.tape` does in Python.
     watch
         Does what `gpumem_magic.recording.marks.call_log` does in Python.
+    tracked
+        Returns all objects that Python's collector tracks whose class is one of a tuple's, itself and not by
+        inheritance.
     """
 
     tape: type[Tape]
     watch: type[Watch]
+    tracked: Callable[[tuple[type, ...]], list[Any]]
 
 
 def native() -> Native | None:
@@ -44,4 +50,4 @@ def native() -> Native | None:
         return None
     if getattr(_native, "INTERFACE", None) != INTERFACE:
         return None
-    return Native(_native.Tape, _native.Watch)
+    return Native(_native.Tape, _native.Watch, _native.tracked)

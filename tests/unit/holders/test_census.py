@@ -9,12 +9,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from by_hand.ways import WAYS, choose_way
 
 from gpumem_magic.holders import census as under_test
 from gpumem_magic.holders.census import Census
+from gpumem_magic.holders.kinds import tracked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 
 class Module:
@@ -41,6 +43,11 @@ TORCH: Any = SimpleNamespace(module_type=Module, optimizer_type=Optimizer, tenso
 KINDS: tuple[Callable[[], Any], ...] = (Module, Part, Optimizer, Tensor, Slotted)
 
 
+@pytest.fixture(autouse=True, params=WAYS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose_way(request.param, monkeypatch)
+
+
 @pytest.fixture(autouse=True)
 def collector_off() -> Iterator[None]:
     gc.disable()
@@ -55,14 +62,11 @@ def full_looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Count how often all objects were looked at."""
     looks: list[int] = []
 
-    def get_objects(generation: int | None = None) -> list[Any]:
-        if generation is None:
-            looks.append(1)
-        return gc.get_objects(generation)
+    def counted(kinds: Iterable[type]) -> list[Any]:
+        looks.append(1)
+        return tracked(kinds)
 
-    monkeypatch.setattr(
-        under_test, "gc", SimpleNamespace(get_objects=get_objects, get_freeze_count=gc.get_freeze_count)
-    )
+    monkeypatch.setattr(under_test, "tracked", counted)
     return looks
 
 

@@ -16,7 +16,7 @@
 #endif
 
 /* Python compares it, so that a binary of other sources counts as none. */
-#define INTERFACE 1
+#define INTERFACE 2
 
 #define FIRST_ROOM 8192 /* 64 KiB */
 
@@ -147,6 +147,11 @@ execute(PyObject *module)
     return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
 }
 
+static PyMethodDef functions[] = {
+    {"tracked", native_tracked, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, execute},
     {0, NULL},
@@ -156,6 +161,7 @@ static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "gpumem_magic.recording.marks._native",
     .m_doc = "Callbacks for sys.monitoring; see the sources beside tape.py.",
+    .m_methods = functions,
     .m_slots = slots,
 };
 

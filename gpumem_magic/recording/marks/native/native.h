@@ -80,4 +80,7 @@ native_log_add(Log *log, int64_t number)
 extern PyType_Spec native_tape_spec;
 extern PyType_Spec native_watch_spec;
 
+/* Returns a list of all tracked objects whose class is one of a tuple's. */
+PyObject *native_tracked(PyObject *module, PyObject *kinds);
+
 #endif
