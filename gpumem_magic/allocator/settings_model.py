@@ -16,6 +16,8 @@ MIB = 1024 * KIB
 
 # Boundaries of roundup_power2_divisions in MiB: "1", "2", … "32768" (`kRoundUpPowerOfTwoIntervals`).
 _INTERVALS = 16
+# More would divide 1 MiB, the least that is divided, below a single byte.
+_MOST_DIVISIONS = MIB
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,8 @@ class Course:
 def from_torch(settings: Mapping[str, object]) -> AllocatorSettings:
     """Read the ``allocator_settings`` of a snapshot.
 
-    Two options are not in that dict (seen up to torch 2.15) and are taken from the recorded string. What is missing or
-    of another type keeps torch's default.
+    Two options are not in that dict (seen up to torch 2.15) and are taken from the recorded string. What is missing, of
+    another type or out of torch's own bounds keeps its default.
     """
     text = settings.get("PYTORCH_CUDA_ALLOC_CONF")
     text = text if isinstance(text, str) else ""
@@ -89,7 +91,9 @@ def from_torch(settings: Mapping[str, object]) -> AllocatorSettings:
         max_split_size=max_split if isinstance(max_split, int) and max_split > 0 else None,
         max_non_split_rounding=_mib_option(text, "max_non_split_rounding_mb", 20),
         roundup_power2_divisions=divisions_by_interval(settings.get("roundup_power2_divisions")),
-        garbage_collection_threshold=float(threshold) if isinstance(threshold, (int, float)) else 0.0,
+        garbage_collection_threshold=(
+            float(threshold) if isinstance(threshold, (int, float)) and 0 <= threshold <= 1 else 0.0
+        ),
         expandable_segments=settings.get("expandable_segments") is True,
         large_segment_size=_mib_option(text, "large_segment_size_mb", 20),
     )
@@ -105,7 +109,8 @@ def divisions_by_interval(value: object) -> tuple[int, ...]:
     divisions = [0] * _INTERVALS
     if isinstance(value, dict):
         for boundary, count in value.items():
-            if isinstance(count, int) and str(boundary).isdecimal() and int(boundary) > 0:
+            is_count = isinstance(count, int) and 0 <= count <= _MOST_DIVISIONS
+            if is_count and str(boundary).isdecimal() and int(boundary) > 0:
                 index = int(boundary).bit_length() - 1
                 if index < _INTERVALS:
                     divisions[index] = count

@@ -29,6 +29,8 @@ __all__ = ["Maps", "keyframes", "moment_document", "state_at"]
 # Block sizes and offsets are multiples of it.
 _UNIT = 512
 _NOBODY = 0xFFFF
+# 2 TiB, above every device: what only a damaged file holds is not drawn.
+_MOST_UNITS = 0xFFFFFFFF
 # Evenly over what changed, so that idle stretches take none.
 _FRAMES = 60
 # Beyond this even one moment is left out of a file: a live view asks for it.
@@ -105,6 +107,10 @@ def _columns(state: SegmentState) -> dict[str, NDArray[np.generic]]:
     }
 
 
+def _fits(state: SegmentState) -> bool:
+    return all(segment.extent // _UNIT <= _MOST_UNITS for segment in state.segments)
+
+
 def _requested(segment: MapSegment) -> int:
     return sum(span.requested for span in segment.spans if span.kind != SpanKind.UNMAPPED)
 
@@ -116,9 +122,12 @@ def state_at(device: DeviceAnalysis, time_us: int) -> SegmentState | None:
 
 
 def moment_document(device: DeviceAnalysis, time_us: int) -> bytes | None:
-    """Write a container that holds one moment, as moment 0 of device 0; None without a caching allocator."""
+    """Write a container that holds one moment, as moment 0 of device 0; None without a caching allocator.
+
+    Also None for segments beyond all devices.
+    """
     state = state_at(device, time_us)
-    if state is None:
+    if state is None or not _fits(state):
         return None
     maps = Maps()
     maps.add(state, time_us, "")
@@ -146,7 +155,8 @@ def keyframes(device: DeviceAnalysis, limit: int) -> Maps | None:
     Returns
     -------
     Maps or None
-        None without a caching allocator, without segments, or when not even the peak fits.
+        None without a caching allocator, without segments or with some beyond all devices, or when not even the peak
+        fits.
     """
     memory = device.memory
     if memory is None or not len(memory.device.events):
@@ -154,6 +164,8 @@ def keyframes(device: DeviceAnalysis, limit: int) -> Maps | None:
     named = _named_events(device, memory)
     states = {event: memory.at(event) for event in named}
     if not any(state.segments for state in states.values()) or limit < _LEAST_BYTES:
+        return None
+    if not all(map(_fits, states.values())):
         return None
     sizes = {event: _packed(state) for event, state in states.items()}
     # The peak first, then the other named ones.
@@ -173,9 +185,9 @@ def keyframes(device: DeviceAnalysis, limit: int) -> Maps | None:
             break
         time_us = int(timeline.time_us[change])
         event = memory.event_at(timeline, time_us)
-        if event not in chosen:
+        if event not in chosen and _fits(state := memory.at(event)):
             chosen[event] = time_us, ""
-            states[event] = memory.at(event)
+            states[event] = state
     maps = Maps()
     for event, (time_us, name) in sorted(chosen.items(), key=lambda item: (item[1][0], item[0])):
         maps.add(states[event], time_us, name)

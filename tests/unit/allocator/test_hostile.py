@@ -6,6 +6,7 @@ import json
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,8 @@ from gpumem_magic import cli
 from gpumem_magic._errors import GpumemError
 from gpumem_magic.allocator.conf import TorchVersion
 from gpumem_magic.allocator.lab import Lab, most_used
+from gpumem_magic.allocator.rounding import round_sizes
+from gpumem_magic.allocator.settings_model import from_torch
 from gpumem_magic.allocator.settings_text import parse_question, parse_settings
 from gpumem_magic.trace.convert import from_snapshot
 
@@ -182,3 +185,17 @@ def test_files_without_anything_to_replay(content, tmp_path, capsys):
     assert told.out == ""
     assert told.err.startswith("gpumem-magic: ")
     assert told.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"garbage_collection_threshold": 10**400},
+        {"garbage_collection_threshold": float("nan")},
+        {"garbage_collection_threshold": -1.0},
+        {"roundup_power2_divisions": {"1": 1 << 64, "2": -(1 << 64)}},
+    ],
+)
+def test_settings_that_torch_would_never_take_are_its_defaults(wrong):
+    assert from_torch(wrong) == from_torch({})
+    assert round_sizes(np.array([3 * MIB], np.int64), from_torch(wrong)).tolist() == [3 * MIB]

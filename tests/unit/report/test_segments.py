@@ -13,6 +13,7 @@ from gpumem_magic.analysis import analyse_trace
 from gpumem_magic.analysis.segments import SpanKind
 from gpumem_magic.report.container import decode
 from gpumem_magic.report.segments import keyframes, moment_document, state_at
+from gpumem_magic.trace.convert import from_snapshot
 from gpumem_magic.trace.reader import read_trace
 
 DATA = Path(__file__).parents[2] / "data"
@@ -66,6 +67,19 @@ def test_the_moments_of_a_file_keep_to_their_limit():
     assert len(few.moments) < len(many.moments)
     assert {"peak", "end"} <= {moment["name"] for moment in few.moments}
     assert keyframes(device, 1_000) is None
+
+
+def test_segments_beyond_all_devices_are_no_map():
+    block = {"address": 0, "size": 1 << 50, "requested_size": 1 << 50, "state": "active_allocated"}
+    segment = {"device": 0, "address": 0, "total_size": 1 << 50, "segment_type": "large", "blocks": [block]}
+    events = [
+        {"action": "segment_alloc", "addr": 0, "size": 1 << 50, "time_us": 1},
+        {"action": "alloc", "addr": 0, "size": 1 << 50, "time_us": 2},
+    ]
+    (device,) = analyse_trace(from_snapshot({"segments": [segment], "device_traces": [events]})).devices
+    assert device.headline.allocated_peak == 1 << 50
+    assert keyframes(device, 60_000) is None
+    assert moment_document(device, 2) is None
 
 
 def test_a_failed_request_is_one_of_the_moments():
