@@ -160,6 +160,11 @@ def _import_in_turn(turn: threading.Lock) -> None:
         _import_own()
     finally:
         turn.release()
+    # No import, so that a cell which begins meanwhile need not wait for it.
+    from gpumem_magic.widget import IMPORT_ERRORS
+
+    with suppress(*IMPORT_ERRORS):
+        _begin_nvml()
 
 
 def _import_own() -> None:
@@ -172,8 +177,6 @@ def _import_own() -> None:
             importlib.import_module(name)
     with _importing:
         widget.preload_view()
-    with suppress(*widget.IMPORT_ERRORS):
-        _begin_nvml()
 
 
 def _begin_nvml() -> None:
