@@ -108,7 +108,9 @@ def _columns(state: SegmentState) -> dict[str, NDArray[np.generic]]:
 
 
 def _fits(state: SegmentState) -> bool:
-    return all(segment.extent // _UNIT <= _MOST_UNITS for segment in state.segments)
+    # A contradictory recording has blocks that reach beyond their segment.
+    ends = (max(one.extent, *(span.offset + span.size for span in one.spans), 0) for one in state.segments)
+    return all(end // _UNIT <= _MOST_UNITS for end in ends)
 
 
 def _requested(segment: MapSegment) -> int:
