@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumem_magic.recording.imports import finished_torch
 from gpumem_magic.recording.ticker import call_every
+from gpumem_magic.trace.collector import no_full_collection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,7 +130,8 @@ def own_imports() -> Iterator[None]:
     # Not for ever: an import that never ends must not keep a cell from running.
     has_turn = _turn.acquire(timeout=_FORK_SECONDS)
     try:
-        yield
+        with no_full_collection():
+            yield
     finally:
         if has_turn:
             _turn.release()
@@ -157,7 +159,8 @@ def _begin() -> bool:
 
 def _import_in_turn(turn: threading.Lock) -> None:
     try:
-        _import_own()
+        with no_full_collection():
+            _import_own()
     finally:
         turn.release()
     # No import, so that a cell which begins meanwhile need not wait for it.
