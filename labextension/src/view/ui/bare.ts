@@ -3,17 +3,61 @@
 import type { ViewDocument } from '../decode';
 import type { Device, Group, Header } from '../document';
 
-const QUOTED = / `[^`]*`/g;
+const QUOTED = /( ?)`([^`]*)`/g;
+/** Ours or torch's, to be typed as it stands. */
+const COMMAND = /^(%\w+( --\w+)*|PYTORCH_\w+(=\S*)?|torch(\.\w+)+\(\))$/;
+const LINE = /\blines? \d+( to \d+)?$/;
+const HIDDEN = '`…`';
+/** A verdict: what it says besides a name is worth having. */
+const VERDICT = /^(Why|Do \d+):/;
+/** What to do about a leak, which is told with names alone. */
+const REMEDY = /^Do: /;
 
 const baseName = (path: string): string => path.split(/[\\/]/).at(-1) ?? path;
-const unquoted = (text: string): string => text.replace(QUOTED, '');
+const cellTitle = (executionCount: number | null): string =>
+  executionCount === null ? 'cell' : `In [${executionCount}]`;
 
-function bareGroup(group: Group): Group {
-  return { ...group, source: null, file: group.file === null ? null : baseName(group.file) };
+/** Takes code, names and labels out, by the rules of gpumem_magic/analysis/anonymous.py. */
+class Hiding {
+  readonly #labels: readonly string[];
+  readonly #titles: ReadonlyMap<string, string>;
+
+  constructor(header: Header) {
+    this.#labels = header.devices.flatMap(device => device.groups.map(group => group.label));
+    const cells = [...(header.cells ?? [])].sort((a, b) => b.title.length - a.title.length);
+    this.#titles = new Map(cells.map(cell => [cell.title, cellTitle(cell.executionCount)]));
+  }
+
+  /** Code behind the place that it stands at goes without a trace; another quotation leaves a mark. */
+  text(text: string): string {
+    let result = text.replace(QUOTED, (all: string, blank: string, quoted: string, at: number) => {
+      if (COMMAND.test(quoted)) return all;
+      const before = text.slice(0, at);
+      const placed = blank !== '' && (LINE.test(before) || this.#labels.some(label => before.endsWith(label)));
+      return placed ? '' : blank + HIDDEN;
+    });
+    for (const [title, bare] of this.#titles) {
+      const literal = title.replace(/[.*+?^${}()|[\]\\]/g, '\\$&');
+      result = result.replace(new RegExp(`(?<![\\p{L}\\d_])${literal}(?![\\p{L}\\d_])`, 'gu'), bare);
+    }
+    return result;
+  }
+
+  notes(notes: Header['notes']): Header['notes'] {
+    return notes
+      .filter(note => !REMEDY.test(note.text))
+      .map(note => ({ ...note, text: this.text(note.text) }))
+      .filter(note => note.level === 'warning' || VERDICT.test(note.text) || !note.text.includes(HIDDEN));
+  }
+
+  group(group: Group): Group {
+    const cell = group.cell === null ? null : (this.#titles.get(group.cell) ?? group.cell);
+    return { ...group, source: null, file: group.file === null ? null : baseName(group.file), cell };
+  }
 }
 
 /** Only what is known to be harmless goes in: a field that is added later stays out until it is looked at. */
-function bareDevice(device: Device): Device {
+function bareDevice(device: Device, hiding: Hiding): Device {
   const { key, name, kind, total, limit, events, startUs, endUs, headline, missing, peak, end, lanes, timeline } =
     device;
   return {
@@ -28,12 +72,12 @@ function bareDevice(device: Device): Device {
     endUs,
     headline,
     missing,
-    groups: device.groups.map(bareGroup),
+    groups: device.groups.map(group => hiding.group(group)),
     peak,
     end,
     markers: device.markers.map(marker => ({
       ...marker,
-      text: marker.kind === 'exception' ? (marker.text.split(':')[0] as string) : unquoted(marker.text)
+      text: marker.kind === 'exception' ? (marker.text.split(':')[0] as string) : hiding.text(marker.text)
     })),
     regions: device.regions.map((region, k) => ({ ...region, name: `region ${k + 1}` })),
     lanes,
@@ -54,29 +98,29 @@ function unleaked(header: Header): string {
 export function bareHeader(header: Header): Header {
   const files = new Set(header.frames.map(([file]) => file));
   const { cell } = header;
-  const numbered = cell?.executionCount == null ? 'cell' : `In [${cell.executionCount}]`;
+  const hiding = new Hiding(header);
   return {
     format: header.format,
     version: header.version,
     package: header.package,
-    title: cell === null ? baseName(header.title) : numbered,
-    sentence: unquoted(unleaked(header)),
+    title: cell === null ? baseName(header.title) : cellTitle(cell.executionCount),
+    sentence: hiding.text(unleaked(header)),
     createdUs: header.createdUs,
     origin: header.origin,
     outcome: header.outcome,
     error: header.error === null ? null : (header.error.split(':')[0] as string),
     cell: cell === null ? null : { ...cell, label: null },
-    notes: header.notes.map(note => ({ ...note, text: unquoted(note.text) })),
+    notes: hiding.notes(header.notes),
     discloses: 'Contains no source, and file names without their folders.',
     strings: header.strings.map((text, k) => (files.has(k) ? baseName(text) : text)),
     frames: header.frames,
     stacks: header.stacks,
-    devices: header.devices.map(bareDevice),
+    devices: header.devices.map(device => bareDevice(device, hiding)),
     arrays: header.arrays,
     cells: (header.cells ?? []).map(span => ({
       ...span,
-      title: span.executionCount === null ? 'cell' : `In [${span.executionCount}]`,
-      sentence: unquoted(span.sentence)
+      title: cellTitle(span.executionCount),
+      sentence: hiding.text(span.sentence)
     }))
   };
 }
