@@ -139,7 +139,8 @@ export function driverMessage(
 
 /** What is to be installed in a kernel's own environment; null when nothing, or when nobody looked. */
 export function kernelMessage(trans: TranslationBundle, kernel: KernelState, state: State | null): Message | null {
-  const python = kernel.python ?? 'python';
+  const path = kernel.python ?? 'python';
+  const python = /\s/.test(path) ? `"${path}"` : path;
   if (kernel.package === null) {
     return {
       level: 'info',

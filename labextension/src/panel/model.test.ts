@@ -271,6 +271,8 @@ describe('messages', () => {
     const python = '/opt/env/bin/python';
     const missing = kernelMessage(trans, { ...kernel('k'), package: null, python }, state);
     expect(missing?.command).toBe(`${python} -m pip install gpumem-magic==${VERSION}`);
+    const spaced = kernelMessage(trans, { ...kernel('k'), package: null, python: '/my envs/a/bin/python' }, state);
+    expect(spaced?.command).toMatch(/^"\/my envs\/a\/bin\/python" -m pip install /);
     expect(kernelMessage(trans, kernel('k'), state)).toBeNull();
     expect(kernelMessage(trans, { ...kernel('k'), package: '0.0.1', python }, state)?.text).toContain('0.0.1');
     expect(kernelMessage(trans, { ...kernel('k'), package: VERSION }, state)).toBeNull();
