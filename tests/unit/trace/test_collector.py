@@ -45,7 +45,7 @@ def test_new_objects_set_off_no_full_collection() -> None:
         with no_full_collection():
             full.clear()
             kept = [[index] for index in range(200_000)]
-        assert full == []
+            assert full == []
         kept += [[index] for index in range(200_000)]
         assert full
     finally:
