@@ -89,10 +89,6 @@ class PlaceNamer:
         """Return whether a file name belongs to this cell or to another known one."""
         return filename in self._lines
 
-    def in_this_cell(self, filename: str) -> bool:
-        """Return whether a file name belongs to the cell that ran."""
-        return filename in self._own
-
     def pick(self, place: Place, *, deep: bool) -> tuple[str, int, str] | None:
         """Choose a line of a line stack (innermost first): this cell's innermost, or with `deep` the innermost."""
         known = [frame for frame in place if frame[0] in self._lines] or list(place)

@@ -7,13 +7,13 @@ allocated bytes goes with them, so that totals stay exact.
 
 from __future__ import annotations
 
-import importlib.metadata
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import gpumem_magic
 from gpumem_magic.analysis.leaks.plain import plain as plain_growth
 from gpumem_magic.report.columns import Interner, kept_columns, timeline_arrays
 from gpumem_magic.report.container import encode
@@ -239,10 +239,8 @@ def _write(analysis: Analysis, keeps: list[NDArray[np.bool_] | None], bins: int,
 @cache
 def _package_version() -> str:
     # Looking it up walks the search path: 5 ms, so once.
-    try:
-        return importlib.metadata.version("gpumem-magic")
-    except importlib.metadata.PackageNotFoundError:
-        return "0+unknown"
+    version: str = gpumem_magic.__version__
+    return version
 
 
 def _largest(timeline: Timeline, end_us: int, count: int) -> NDArray[np.bool_]:

@@ -16,7 +16,6 @@ __all__ = [
     "DANGER",
     "FOREGROUND",
     "GRID",
-    "HATCH",
     "LINES",
     "MUTED",
     "OTHER",
@@ -30,7 +29,6 @@ MUTED = "#5b6470"
 GRID = "#e6e8eb"
 DANGER = "#b3121d"
 BEFORE = "#c6cad0"
-HATCH = "#a9afb8"
 OTHER = "#6d747d"
 # What rose and fell between two columns of the picture.
 SPIKES = "#b9bec6"

@@ -33,7 +33,6 @@ class Band:
     label: str
     detail: str | None
     color: str
-    hatched: bool
     value: NDArray[np.int64]
     at_peak: int | None
 
@@ -153,7 +152,7 @@ def _sampled_scene(device: DeviceAnalysis, columns: int) -> Scene:
     )
     axis = fold_axis(_NO_TIMES, device.start_us, device.end_us)
     group = device.groups[0]
-    band = Band(group.label, group.reason, group_color(group), False, value, device.headline.allocated_peak)  # noqa: FBT003 - a field
+    band = Band(group.label, group.reason, group_color(group), value, device.headline.allocated_peak)
     lanes = tuple((lane, *_lane_points(lane, axis, columns)) for lane in device.lanes)
     return Scene(axis, axis.place(time_us), (band,), value, value, None, lanes, stepped=False)
 
@@ -235,11 +234,11 @@ def device_scene(device: DeviceAnalysis, columns: int, *, by_cell: bool = False)
         before += group.kind == "before"
         detail = group.source or group.reason
         label = label_of(device, group)
-        bands.append(Band(label, detail, color, group.kind == "before", values[number], at_peak.get(number, 0)))
+        bands.append(Band(label, detail, color, values[number], at_peak.get(number, 0)))
     if others:
         rest = values[others].sum(axis=0)
         count = f"{len(others)} others"
-        bands.append(Band(count, None, OTHER, False, rest, sum(at_peak.get(g, 0) for g in others)))  # noqa: FBT003 - a field
+        bands.append(Band(count, None, OTHER, rest, sum(at_peak.get(g, 0) for g in others)))
     peak_us = device.headline.peak_us
     lanes = tuple((lane, *_lane_points(lane, axis, columns)) for lane in device.lanes)
     peak_x = None if peak_us is None else float(axis.place(peak_us))

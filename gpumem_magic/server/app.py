@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 from typing import Any
 
 import prometheus_client
 from jupyter_server.extension.application import ExtensionApp
 from traitlets import Bool, Float, List, Unicode
 
+import gpumem_magic
 from gpumem_magic.nvml.pids import DEVICE_FILES
 from gpumem_magic.server.directory import read_directory
 from gpumem_magic.server.handlers import FeedHandler, HistoryHandler, StateHandler
@@ -48,7 +48,7 @@ class GpumemMonitor(ExtensionApp):
             record=self.record_in_background,
             device_files=tuple(self.device_files),
             root_dir=self.serverapp.root_dir,
-            package=_version(),
+            package=gpumem_magic.__version__,
             describe_kernel=KernelInspector(),
             log=self.log,
         )
@@ -77,11 +77,3 @@ class GpumemMonitor(ExtensionApp):
     def _last(self) -> Any:
         sample = self.monitor.sample
         return None if sample is None else (sample.reading, sample.owners)
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("gpumem-magic")
-    except importlib.metadata.PackageNotFoundError:
-        # Run from a source tree that is not installed.
-        return "0+source"

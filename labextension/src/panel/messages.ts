@@ -70,7 +70,7 @@ function mismatch(trans: TranslationBundle, server: string, breaks: boolean): Me
   };
 }
 
-/** A source tree that is not installed calls itself "0+source": it cannot be compared, and needs no advice. */
+/** A source tree that is not installed calls itself "0+unknown": it cannot be compared, and needs no advice. */
 function isRelease(version: string): boolean {
   return /^\d+\.\d/.test(version);
 }

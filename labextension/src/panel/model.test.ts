@@ -264,7 +264,7 @@ describe('messages', () => {
     expect(older?.text).toContain('Restart Jupyter');
     const newer = serverMessage(trans, { kind: 'protocol', package: '9.0.0' }, null);
     expect(newer).toMatchObject({ level: 'error', command: 'jupyter labextension list' });
-    expect(serverMessage(trans, { kind: 'live', transport: 'rest' }, { ...state, package: '0+source' })).toBeNull();
+    expect(serverMessage(trans, { kind: 'live', transport: 'rest' }, { ...state, package: '0+unknown' })).toBeNull();
   });
 
   it('look at the kernel’s own environment', () => {

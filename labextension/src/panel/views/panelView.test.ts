@@ -164,7 +164,7 @@ describe('the panel', () => {
   const state = (): State =>
     parseState({
       protocol: 1,
-      package: '0+source',
+      package: '0+unknown',
       timeUs: 7200e6,
       intervalMs: 1000,
       driver: '580',
