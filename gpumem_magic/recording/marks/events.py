@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from _thread import RLock, get_ident
 from functools import partial
+from itertools import starmap
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,7 @@ class Events(Stacks):
         self._own = get_ident()
         self._is_shared = False  # other threads may be in the notebook's code
         self._lock = RLock()  # one that an interrupt leaves taken stops only other threads, and those not for long
-        self._left = b""  # what was on the tape and is not read
+        self._left: list[bytes] = []  # what was on the tape and is not read
         self._is_lost = False  # an event, or a part of what it does: the stacks must be read again
         slow = Slow(
             partial(self._slowly, self._line),
@@ -143,20 +144,21 @@ class Events(Stacks):
 
     def _settle(self, thread: ThreadStack | None = None) -> None:
         """Make the stack of the thread that runs the cell what its events so far say."""
-        taken = self._tape.take()
-        self._left += taken
-        if not self._left:
+        # C, and nothing else, between taking and keeping, so that no interrupt comes in there.
+        self._left.extend(starmap(self._tape.take, ((),)))
+        if not any(self._left):
+            self._left = []
             return
         thread = thread or super()._thread(self._own)
         before = (thread.code, thread.base, thread.spot, thread.frame, thread.below)
         try:
             thread.flush(self._limit())
-            thread.extend(*self._replay(thread, *read_tape(self._left)), self._limit())
+            thread.extend(*self._replay(thread, *read_tape(b"".join(self._left))), self._limit())
         except BaseException:
             # An interrupt: all that the cell has done may be on it, so the next event reads it again.
             thread.code, thread.base, thread.spot, thread.frame, thread.below = before
             raise
-        self._left = b""
+        self._left = []
 
     def _hear(self, code: CodeType, offset: int | None) -> int | None:
         try:

@@ -362,8 +362,10 @@ def _make_in_python(  # noqa: C901, PLR0915
         nonlocal aside, current
         current = None
         put_aside()
-        taken, aside = aside, array("q")
-        return taken.tobytes()
+        taken, fresh = aside.tobytes(), array("q")
+        # No calls from here on: an interrupt leaves all of it, or comes when the caller has it.
+        aside = fresh
+        return taken
 
     def load(stack: tuple[CodeType | None, ...]) -> None:
         nonlocal current, below, deadline

@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
-import signal
 import sys
 import threading
 import traceback
-import weakref
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -304,29 +301,6 @@ alloc()"""
     assert joined.innermost() == [11]
 
 
-def test_what_a_signals_handler_raises_in_the_middle_of_our_work_is_the_cells(notebook: Notebook) -> None:
-    presses = iter([True])
-
-    def progress() -> int:
-        if notebook.namespace.get("armed") and threading.current_thread() is threading.main_thread():
-            for _ in presses:
-                signal.raise_signal(signal.SIGALRM)
-        return 0
-
-    def handler(number: int, frame: object) -> None:
-        raise TimeoutError(number, frame is None)
-
-    former = signal.signal(signal.SIGALRM, handler)
-    try:
-        source = "try:\n    for i in range(100_000):\n        x = i\nexcept TimeoutError:\n    alloc()\nalloc()"
-        joined = notebook.measured("armed = True\n" + source, progress=progress)
-    finally:
-        signal.signal(signal.SIGALRM, former)
-    assert joined.notes == ()
-    assert joined.inexact() == []
-    assert joined.innermost() == [6, 7]
-
-
 def test_nothing_stays_hooked(notebook: Notebook) -> None:
     mon = monitoring()
     notebook.run("def f():\n    return alloc()")
@@ -389,53 +363,6 @@ def test_a_failing_file_test_becomes_a_note_and_the_cell_goes_on(notebook: Noteb
     marks.stop()
     assert notebook.namespace["x"] == 1
     assert "RuntimeError: no idea about files" in marks.notes[0].text
-
-
-def test_lines_are_unknown_from_where_marking_ended_early(notebook: Notebook) -> None:
-    marks = start(is_cell, progress=lambda: 1 // (not notebook.namespace.get("is_late")))
-    source = "alloc()\nis_late = True\nfor i in range(100_000):\n    x = i\nalloc()\nalloc()"
-    joined = notebook.measured(source, marks=marks)
-    assert joined.innermost() == [1, None, None]
-    assert len(joined.notes) == 1
-    assert "line marks ended early (ZeroDivisionError" in joined.notes[0]
-
-
-def test_an_ended_watch_goes_without_the_collector(notebook: Notebook) -> None:
-    marks = start(is_cell)
-    notebook.run("for i in range(50_000):\n    x = i\nalloc()", marks)
-    gone = weakref.ref(marks)
-    gc.collect()
-    gc.disable()
-    try:
-        marks.stop()
-        assert marks.stop() is not None
-        del marks
-        assert gone() is None
-    finally:
-        gc.enable()
-
-
-def test_what_another_thread_sends_into_what_our_work_calls_is_the_cells(
-    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The moment is forced: such an exception comes between any two instructions, those of numpy's Python code too.
-    class SentError(Exception):
-        pass
-
-    presses = [SentError()]
-
-    def flatnonzero(numbers: Any) -> Any:
-        if notebook.namespace.get("armed") and presses:
-            exec(compile("raise sent", np.__file__, "exec"), {"sent": presses.pop()})  # noqa: S102
-        return np.nonzero(np.ravel(numbers))[0]
-
-    monkeypatch.setattr(events, "np", SimpleNamespace(**{**vars(np), "flatnonzero": flatnonzero}))
-    notebook.namespace["SentError"] = SentError
-    source = "armed = True\ntry:\n    for i in range(100_000):\n        x = i\nexcept SentError:\n    alloc()\nalloc()"
-    joined = notebook.measured(source)
-    assert presses == []
-    assert joined.notes == ()
-    assert joined.innermost() == [6, 7]
 
 
 def test_overflow_keeps_the_newest_and_says_so(notebook: Notebook) -> None:
