@@ -30,13 +30,24 @@ def size_text(size: Size | None) -> str:
     return format_bytes(size.value)
 
 
+def _request_text(evidence: Evidence) -> str:
+    """Write what was asked for: as a range where all that is known is the segment that it was rounded up to."""
+    request, segment = evidence.request, evidence.segment
+    text = size_text(request)
+    if request is None or segment is None or request.is_exact or text == size_text(segment) or "up to" in text:
+        return text
+    low, high = format_bytes(request.low), format_bytes(request.high)
+    number, unit = low.rsplit(" ", 1)
+    return f"{number if high.endswith(f' {unit}') else low} to {high}"
+
+
 def device_word(evidence: Evidence) -> str:
     """Return what to call the device."""
     return {"cpu": "machine", "mps": "Mac", "unknown": "device"}.get(evidence.backend, "card")
 
 
 def _asked(evidence: Evidence) -> str:
-    return f"it asked for {size_text(evidence.request)}"
+    return f"it asked for {_request_text(evidence)}"
 
 
 def _request(evidence: Evidence) -> str:
@@ -260,7 +271,7 @@ def numbers(evidence: Evidence) -> tuple[str, ...]:
     """Return the numbers behind the verdict, one line a subject; unknown ones are left out."""
     lines = []
     if evidence.request is not None:
-        text = f"asked for {size_text(evidence.request)}"
+        text = f"asked for {_request_text(evidence)}"
         if evidence.segment is not None and evidence.segment.value != evidence.request.value:
             text += f" (a segment of {size_text(evidence.segment)} from the driver)"
         if evidence.shortfall:

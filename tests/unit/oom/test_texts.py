@@ -40,6 +40,17 @@ DATA = Path(__file__).parents[2] / "data"
             Cause.LIMIT,
             "1.00 GiB",
         ),
+        # A segment is what torch names: the request was rounded up to it by less than 2 MiB.
+        (
+            cuda("700.00 MiB", "139.80 GiB", "137.31 GiB", "1.97 GiB", "1.46 GiB", "0 bytes", ALLOWED),
+            Cause.LIMIT,
+            "it asked for 698 to 700 MiB",
+        ),
+        (
+            cuda("8.00 GiB", "79.00 GiB", "1.00 GiB", "78.00 GiB", "20.00 GiB", "1.00 GiB"),
+            Cause.OUTSIDE,
+            "for 8.00 GiB",
+        ),
         (
             (
                 "CUDA out of memory. Allocation was preemptively rejected because it would exceed "

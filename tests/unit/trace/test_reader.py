@@ -9,6 +9,7 @@ import pickle
 import random
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -188,7 +189,7 @@ def test_deep_nesting_neither_crashes_nor_hangs(tmp_path):
 
 def test_lists_in_the_place_of_text_are_not_written_out(tmp_path):
     # Each level makes what is written out ten times longer, and the file some bytes.
-    wide = ["a"]
+    wide: list[Any] = ["a"]
     for _ in range(5):
         wide = [wide] * 10
     frames = [{"filename": wide, "line": 1, "name": wide}]
