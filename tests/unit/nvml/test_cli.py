@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import http.client
 import http.server
 import json
 import os
@@ -306,8 +307,8 @@ def test_exporter_outlives_what_is_no_gateway_at_all(fake_nvml):
     class Other(socketserver.StreamRequestHandler):
         def handle(self):
             # Read whole, or the client sees a reset connection in place of the answer.
-            headers = http.client.parse_headers(self.rfile) if self.rfile.readline() else {}
-            self.rfile.read(int(headers["Content-Length"]))
+            self.rfile.readline()
+            self.rfile.read(int(http.client.parse_headers(self.rfile)["Content-Length"]))
             self.wfile.write(b"SSH-2.0-other\r\n")
             pushes.append(1)
 
