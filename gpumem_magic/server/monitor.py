@@ -187,7 +187,7 @@ class Monitor:
         Parameters
         ----------
         timeout
-            Seconds to wait; then the last state comes with a `problem` that says that the driver hangs.
+            Seconds to wait; then the last state comes with a `problem` that says what is in the way.
         """
         self._lease = max(self._lease, time.monotonic() + REST_LEASE_SECONDS)
         await self._refresh_directory()
@@ -349,7 +349,12 @@ class Monitor:
 
     def _hung_state(self) -> Mapping[str, Any]:
         seconds = round(self._poller.busy_seconds)
-        problem = f"The driver has not answered for {seconds} s; see `nvidia-smi` and the kernel log (dmesg)."
+        problem = (
+            f"The driver has not answered for {seconds} s; see `nvidia-smi` and the kernel log (dmesg)."
+            if seconds
+            # Nothing is under way: readings end with a fault of ours, which the poller logs, or do not begin.
+            else "No reading of the GPUs came in time; the server's log says whether one failed."
+        )
         if self.sample is not None:
             return {**self.sample.state, "problem": problem}
         reading = Reading(time.time_ns() // 1000, None, problem)

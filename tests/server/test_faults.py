@@ -144,6 +144,18 @@ async def test_driver_that_hangs_is_named_and_the_last_numbers_stay(fake_nvml, m
     assert fake_nvml.calls()
 
 
+async def test_readings_that_fail_are_not_blamed_on_the_driver(fake_nvml, monitor, monkeypatch, caplog):
+    def broken(_reading):
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(monitor._poller, "_publish", broken)
+    state = await monitor.fresh_state(timeout=1.0)
+    assert state["problem"] == "No reading of the GPUs came in time; the server's log says whether one failed."
+    assert state["devices"] == []
+    assert fake_nvml.calls()
+    assert any("a reading failed" in line for line in gpumem_lines(caplog))
+
+
 async def test_hanging_driver_reaches_the_feed(open_feed, monitor, monkeypatch, caplog):
     feed = await open_feed()
     await feed.next()
