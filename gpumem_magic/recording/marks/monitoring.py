@@ -16,8 +16,8 @@ When lines run by the thousands (see `Pace`), the watch goes quiet: the location
 the thread's place becomes what they have in common, "lines 3 to 5" or the line that called them all. The first location
 that fires outside of these ends the quiet, as does a look every 50 ms if anything was allocated. DISABLE is undone by
 switching the code object's local events off and on: ``restart_events`` would do so to debuggers and coverage as well.
-PY_START and PY_RESUME cannot be brought back that way, being global; a function that lost them is recognised by its
-frame at its next line.
+PY_START and PY_RESUME, being global, come back only if they are off for all code meanwhile; until that is worth it, a
+function that lost them is recognised by its frame at its next line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpumem_magic.recording.marks.quiet_events import QuietEvents
+from gpumem_magic.recording.marks.quiet_events import GLOBAL_EVENTS, QuietEvents
 from gpumem_magic.recording.marks.stacks import monitoring
 from gpumem_magic.recording.marks.store import NOWHERE, UNKNOWN, build_marks
 from gpumem_magic.recording.model import Note
@@ -80,7 +80,7 @@ class MonitoringMarks(QuietEvents):
         events = monitoring.events
         self._local = events.LINE | events.PY_RETURN | events.PY_YIELD
         self._listen()
-        monitoring.set_events(self._tool, events.PY_START | events.PY_RESUME | events.PY_UNWIND | events.PY_THROW)
+        monitoring.set_events(self._tool, GLOBAL_EVENTS)
         self._slowly(self._read_all)
 
     def _read_all(self) -> None:

@@ -1,10 +1,12 @@
 """What ``sys.monitoring``'s events do while lines run too often to be marked one by one.
 
-Global events of the notebook's code cannot be brought back once they answered DISABLE: `NotebookCode.deaf`.
+A function whose beginning answered DISABLE (`NotebookCode.deaf`) is told by its frame, which takes 25 µs a call, until
+it has done so often enough for its beginnings to be brought back.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 from _thread import get_ident
@@ -22,9 +24,18 @@ if TYPE_CHECKING:
 
     from gpumem_magic.recording.marks.stacks import NotebookCode, ThreadStack
 
-__all__ = ["QuietEvents"]
+__all__ = ["GLOBAL_EVENTS", "QuietEvents"]
+
+_BEGINNINGS = monitoring.events.PY_START | monitoring.events.PY_RESUME if monitoring is not None else 0
+# PY_UNWIND and PY_THROW exist as global ones only; by the others the notebook's code is found.
+GLOBAL_EVENTS = _BEGINNINGS | monitoring.events.PY_UNWIND | monitoring.events.PY_THROW if monitoring is not None else 0
 
 _LOOK_SECONDS = 0.05
+# After so many events of deaf functions, 1 ms of work, and so long, beginnings are brought back. That is less work, but
+# the interpreter then compares all code that runs with what it was told.
+_MANY_DEAF = 32
+_DEAF_NS = 20_000_000
+_GOES_ON = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _STRIKES = 3  # so often may a quiet be widened before all is "line unknown" until the next look
 
 
@@ -42,6 +53,8 @@ class QuietEvents(Events):
             NotebookCode
         ] = []  # brought back since the last look, which does it again for threads that end
         self._looks: threading.Thread | None = None
+        self._deaf_events = 0
+        self._heard_ns = 0  # when beginnings were brought back last
         self._over = threading.Event()
 
     def _go_quiet(self, thread: ThreadStack, recent: set[int]) -> None:
@@ -76,6 +89,10 @@ class QuietEvents(Events):
         self._wakes += 1
         self._late, self._muted = [*self._late, *self._muted], []
         self._unmute(self._late)
+        # One that goes on in the middle of a line has no event of its own before it calls another function.
+        deaf = self._deaf()
+        if any(info.code.co_flags & _GOES_ON for info in deaf):
+            self._hear_beginnings(deaf)
         # Last, so that what an interrupt leaves undone is done at the next event.
         self._hot = None
         self._listen()
@@ -91,6 +108,35 @@ class QuietEvents(Events):
     def _unmute_late(self) -> None:
         late, self._late = self._late, []
         self._unmute(late)
+
+    def _line(self, code: CodeType, line: int, frame: FrameType) -> None:
+        info = self._codes.get(id(code))
+        if info is not None and info.deaf and self._hot is None:
+            self._deaf_events += 1
+            if self._deaf_events >= _MANY_DEAF and time_ns() >= self._heard_ns + _DEAF_NS:
+                self._hear_beginnings(self._deaf())
+        super()._line(code, line, frame)
+
+    def _deaf(self) -> list[NotebookCode]:
+        return [info for info in list(self._codes.values()) if info.deaf]
+
+    def _hear_beginnings(self, deaf: list[NotebookCode]) -> None:
+        """Bring back the beginnings of functions."""
+        tool = self._tool
+        if tool is None:
+            return
+        self._heard_ns, self._deaf_events = time_ns(), 0
+        # A function's code is made anew when its local events change: first without these, then with them.
+        try:
+            monitoring.set_events(tool, GLOBAL_EVENTS & ~_BEGINNINGS)
+            for info in deaf:
+                monitoring.set_local_events(tool, info.code, 0)
+        finally:
+            monitoring.set_events(tool, GLOBAL_EVENTS)
+        for info in deaf:
+            monitoring.set_local_events(tool, info.code, self._local)
+            info.deaf = False
+            self._heard[id(info.code)] = info.number
 
     def _thread(self, ident: int) -> ThreadStack:
         self._arrive(ident)

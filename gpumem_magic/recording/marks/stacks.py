@@ -29,19 +29,22 @@ class NotebookCode:
 
     Attributes
     ----------
+    number
+        Below 0; stands for it on a tape.
     callers
         By calling spot, what makes one of its lines a spot when added to it.
     """
 
-    __slots__ = ("_span", "callers", "code", "deaf", "key", "muted")
+    __slots__ = ("_span", "callers", "code", "deaf", "key", "muted", "number")
 
-    def __init__(self, code: CodeType) -> None:
+    def __init__(self, code: CodeType, number: int) -> None:
         self.code = code
+        self.number = number
         self.key = (code.co_filename, code.co_name)
         self.callers: dict[int, int] = {}
         self.muted = False  # some location answered DISABLE
         self._span: tuple[int, int] | None = None
-        self.deaf = False  # PY_START or PY_RESUME answered DISABLE, for good
+        self.deaf = False  # PY_START or PY_RESUME answered DISABLE
 
     def line_at(self, offset: int) -> int:
         """Return the line of the instruction at `offset` bytes; the first line when it has none."""
@@ -148,7 +151,8 @@ class Stacks:
         key, tool = id(code), self._tool
         info = self._codes.get(key)
         if info is None and tool is not None and self._is_mine(code):
-            info, number = NotebookCode(code), self._next_number()
+            number = self._next_number()
+            info = NotebookCode(code, number)
             monitoring.set_local_events(tool, code, self._local)
             # No calls from here on, so that an interrupt leaves all or nothing.
             self._numbered[number] = info

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from marked_cells import Notebook
 
+    from gpumem_magic.recording.marks.stacks import NotebookCode
+
 pytestmark = pytest.mark.skipif(not HAS_FUNCTIONS, reason="needs Python 3.12")
 
 FREE_IDS = (3, 4)
@@ -299,6 +301,41 @@ alloc()"""
         "f",
     }
     assert joined.innermost() == [11]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "hot", "later"),
+    [
+        (
+            "def f(x):\n    return alloc() if x is None else x",
+            "for i in range(300_000): f(i)",
+            "for i in range(3_000):\n    f(None)\n    if i % 100 == 99: look()",
+        ),
+        (
+            "def f(n, x):\n    for i in range(n):\n        yield alloc() if x is None else x",
+            "for v in f(300_000, 1): pass",
+            "for v in f(3_000, None):\n    if v % 100 == 99: look()",
+        ),
+    ],
+)
+def test_beginnings_that_were_not_heard_are_brought_back(
+    notebook: Notebook, earlier: str, hot: str, later: str
+) -> None:
+    notebook.run(earlier)
+    marks = start(is_cell, progress=notebook.truth.count)
+    seen: list[bool] = []
+
+    def look() -> None:
+        infos: list[NotebookCode] = list(marks._codes.values())  # type: ignore[attr-defined]
+        seen.append(any(info.deaf for info in infos if info.key[1] == "f"))
+
+    notebook.namespace["look"] = look
+    joined = notebook.measured(f"{hot}\nlook()\n{later}\nalloc()", marks=marks)
+    assert seen[0]
+    assert not all(seen)
+    assert joined.wrong() == []
+    assert joined.notes == ()
+    assert joined.given(len(joined) - 1)[-1][1] == 3 + later.count("\n") + 1
 
 
 def test_nothing_stays_hooked(notebook: Notebook) -> None:
