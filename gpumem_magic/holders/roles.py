@@ -116,7 +116,9 @@ class RoleBook:
         if torch is None or self._rest(now):
             return
         first = self._first.get(kind, 0)
-        if not first and self._spent > _SHARE * (now - self._began):
+        over = self._spent - _SHARE * (now - self._began)
+        if not first and over > 0:
+            self._wait(over)
             return
         self._first[kind] = max(0, first - 1)
         if len(self._rows) >= _MOST_ROWS or not self._lock.acquire(blocking=False):
@@ -140,8 +142,12 @@ class RoleBook:
         over = self._spent - _FIRST_SECONDS - _SHARE * (now - self._began)
         if over <= 0:
             return False
-        self.next_ns = time.time_ns() + int(over / _SHARE * 1e9)
+        self._wait(over)
         return True
+
+    def _wait(self, over: float) -> None:
+        """Say until when looks are turned down: to be asked at each call of a tiny step takes an eighth of it."""
+        self.next_ns = time.time_ns() + int(over / _SHARE * 1e9)
 
     # The look after the code
 

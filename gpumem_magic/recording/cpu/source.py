@@ -49,8 +49,9 @@ _NOISE = re.compile(
 # than a thousand, because some get addresses that torch still takes for known ones.
 _PRIMING_BLOCKS = 1250
 # 260,000 events (130,000 allocations) are still read after the cell, in half a second; beyond that the profiler is
-# emptied while the cell runs, because each event takes 1,400 bytes and 1 µs when it is stopped.
-_MOST_AT_ONCE = 300_000
+# emptied while the cell runs, because each event takes 1,400 bytes and 1 µs when it is stopped. Judged by malloc, the
+# marks of lines and modules count as up to 60,000 more.
+_MOST_AT_ONCE = 360_000
 # Counting early costs a millisecond, so a small limit is not looked after more closely than this.
 _LEAST_AT_ONCE = 20_000
 _LOOK_SECONDS = 0.05

@@ -144,6 +144,23 @@ def test_looks_of_a_loop_come_in_its_first_step(monkeypatch):
     assert [number for number, _ in taken[4:]] == [5, 5]
 
 
+def test_nobody_asks_again_in_the_second_step_of_a_loop(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("gpumem_magic.holders.roles.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("gpumem_magic.holders.roles.time.time_ns", lambda: int(now[0] * 1e9))
+    book = RoleBook(dict)
+
+    def quick(_torch):
+        now[0] += 0.0003
+
+    book._guarded(quick, "graph")
+    assert book.next_ns == 0
+    book._guarded(quick, "graph")
+    # 0.3 ms of looks are 0.3 percent of 0.1 s.
+    assert book.next_ns == pytest.approx(100.1 * 1e9, abs=1e6)
+    assert book._spent == pytest.approx(0.0003)
+
+
 def test_nobody_asks_for_looks_before_the_budget_allows_them(monkeypatch):
     now = [100.0]
     monkeypatch.setattr("gpumem_magic.holders.roles.time.perf_counter", lambda: now[0])
