@@ -1,8 +1,9 @@
 """Runs every check of the project, in the environment whose Python runs this file: `python tests/run.py [PYTEST ARGS]`.
 
-The linters first, then the front end's tests, pytest, and at last a part of the tests on the oldest packages, which a
-run of chosen tests leaves out; a failed step does not keep the others from running. What cannot run here is named with
-the way to make it run, and is an error where CI is set, but for the oldest packages, which not every machine can have.
+The linters first, then the front end's tests, and pytest; beside it, with what it leaves of the machine, a part of the
+tests on the oldest packages, which a run of chosen tests leaves out. A failed step does not keep the others from
+running. What cannot run here is named with the way to make it run, and is an error where CI is set, but for the oldest
+packages, which not every machine can have.
 """
 
 from __future__ import annotations
@@ -13,9 +14,14 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import TextIO
 
 ROOT = Path(__file__).resolve().parent.parent
 FRONT_END = ROOT / "labextension"
@@ -43,19 +49,19 @@ def main() -> int:
         ("front end: install", [*JLPM, "install", "--immutable"], FRONT_END),
         ("front end: biome and tsc", [*JLPM, "lint"], FRONT_END),
         ("front end: vitest", [*JLPM, "test"], FRONT_END),
-        ("pytest", [*python, "pytest", *sys.argv[1:]], ROOT),
     ]
-    if not sys.argv[1:]:
-        # Environments of its own within this one, so that they go with it.
-        floors = ["tests/compat/run.py", "--quick", "--venvs", str(Path(sys.prefix) / "floors")]
-        steps.append(("the oldest packages", [sys.executable, *floors], ROOT))
-    failed = []
-    for name, command, folder in steps:
-        print(f"\n=== {name}", flush=True)
-        started = time.monotonic()
-        if subprocess.run(command, cwd=folder, env=environment, check=False).returncode != 0:
-            failed.append(name)
-        print(f"=== {name}: {time.monotonic() - started:.0f} s", flush=True)
+    failed = [name for name, command, folder in steps if not _run(name, command, folder, environment)]
+    with tempfile.TemporaryFile("w+", errors="replace") as printed:
+        oldest = None if sys.argv[1:] else _start_oldest(environment, printed)
+        if not _run("pytest", [*python, "pytest", *sys.argv[1:]], ROOT, environment):
+            failed.append("pytest")
+        if oldest is not None:
+            print("\n=== the oldest packages", flush=True)
+            if oldest.wait() != 0:
+                failed.append("the oldest packages")
+            printed.seek(0)
+            shutil.copyfileobj(printed, sys.stdout)
+            sys.stdout.flush()
     for problem in problems:
         print(f"NOT RUN: {problem}")
     if problems and environment.get("CI"):
@@ -63,6 +69,25 @@ def main() -> int:
     if failed:
         print("FAILED: " + ", ".join(failed))
     return 1 if failed else 0
+
+
+def _run(name: str, command: list[str], folder: Path, environment: dict[str, str]) -> bool:
+    """Run a step and tell whether it passed."""
+    print(f"\n=== {name}", flush=True)
+    started = time.monotonic()
+    passed = subprocess.run(command, cwd=folder, env=environment, check=False).returncode == 0
+    print(f"=== {name}: {time.monotonic() - started:.0f} s", flush=True)
+    return passed
+
+
+def _start_oldest(environment: dict[str, str], printed: TextIO) -> subprocess.Popen[bytes]:
+    """Start the tests on the oldest packages, which wait for the others where both want the processor."""
+    nice = ["nice", "-n", "10"] if shutil.which("nice") is not None else []
+    # Environments of its own within this one, so that they go with it.
+    floors = ["tests/compat/run.py", "--quick", "--venvs", str(Path(sys.prefix) / "floors")]
+    return subprocess.Popen(
+        [*nice, sys.executable, *floors], cwd=ROOT, env=environment, stdout=printed, stderr=subprocess.STDOUT
+    )
 
 
 def _environment() -> dict[str, str]:
