@@ -187,8 +187,8 @@ except torch.OutOfMemoryError:
 """
 
 
-def check_retry_in_the_handler() -> str:
-    """What stands in the way of a retry inside ``except`` is the first attempt, which the handled error keeps."""
+def _limited_shell() -> Any:
+    """Return a shell with the extension, whose process may have 2,000 MiB of the card."""
     from IPython.core.interactiveshell import InteractiveShell
 
     torch = torch_with_cuda()
@@ -196,6 +196,12 @@ def check_retry_in_the_handler() -> str:
     torch.cuda.set_per_process_memory_fraction(2000 * MIB / total)
     shell = InteractiveShell.instance()
     assert shell.run_cell("import torch\n%load_ext gpumem_magic").success
+    return shell
+
+
+def check_retry_in_the_handler() -> str:
+    """What stands in the way of a retry inside ``except`` is the first attempt, which the handled error keeps."""
+    shell = _limited_shell()
     assert not shell.run_cell(_RETRY, store_history=True).success
     report: Any = gpumem_magic.last
     verdict = report.analysis.oom
@@ -211,14 +217,9 @@ more = torch.empty(700 << 20, dtype=torch.uint8, device="cuda")
 
 def check_unmeasured_cell() -> str:
     """A cell without ``%%gpumem`` is told why it ran out, from its error and the driver."""
-    from IPython.core.interactiveshell import InteractiveShell
     from IPython.utils.capture import capture_output
 
-    torch = torch_with_cuda()
-    total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction(2000 * MIB / total)
-    shell = InteractiveShell.instance()
-    assert shell.run_cell("import torch\n%load_ext gpumem_magic").success
+    shell = _limited_shell()
     with capture_output() as shown:
         assert not shell.run_cell(_UNMEASURED, store_history=True).success
     text = "".join([shown.stdout, *(one.data.get("text/plain", "") for one in shown.outputs)])

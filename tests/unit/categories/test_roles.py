@@ -144,10 +144,16 @@ def test_looks_of_a_loop_come_in_its_first_step(monkeypatch):
     assert [number for number, _ in taken[4:]] == [5, 5]
 
 
-def test_nobody_asks_again_in_the_second_step_of_a_loop(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr("gpumem_magic.holders.roles.time.perf_counter", lambda: now[0])
-    monkeypatch.setattr("gpumem_magic.holders.roles.time.time_ns", lambda: int(now[0] * 1e9))
+@pytest.fixture
+def now(monkeypatch):
+    """Both of the book's clocks, in seconds, which only the test moves."""
+    moment = [100.0]
+    monkeypatch.setattr("gpumem_magic.holders.roles.time.perf_counter", lambda: moment[0])
+    monkeypatch.setattr("gpumem_magic.holders.roles.time.time_ns", lambda: int(moment[0] * 1e9))
+    return moment
+
+
+def test_nobody_asks_again_in_the_second_step_of_a_loop(now):
     book = RoleBook(dict)
 
     def quick(_torch):
@@ -161,10 +167,7 @@ def test_nobody_asks_again_in_the_second_step_of_a_loop(monkeypatch):
     assert book._spent == pytest.approx(0.0003)
 
 
-def test_nobody_asks_for_looks_before_the_budget_allows_them(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr("gpumem_magic.holders.roles.time.perf_counter", lambda: now[0])
-    monkeypatch.setattr("gpumem_magic.holders.roles.time.time_ns", lambda: int(now[0] * 1e9))
+def test_nobody_asks_for_looks_before_the_budget_allows_them(now):
     book = RoleBook(dict)
 
     def slow(_torch):
